@@ -14,9 +14,9 @@ import timeit
 import brotli
 import zstandard
 
+from streamgauge.ingest.facts import FieldFacts, ResponseFacts
+from streamgauge.ingest.recording.body_capture import LOOK_BYTES, ResponseLook
 from streamgauge.ingest.tap import is_compiled
-from streamgauge.ingest.tap.facts import FieldFacts, ResponseFacts
-from streamgauge.ingest.tap.recording.body_capture import LOOK_BYTES, ResponseLook
 
 RUNS = 5
 LOOKS = 20_000

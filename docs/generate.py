@@ -39,10 +39,10 @@ from streamgauge.cli import COMMAND_ORDER, cli
 from streamgauge.config import reference_text
 from streamgauge.dashboard.sql_statements import RECIPES
 from streamgauge.flags import flag
+from streamgauge.ingest import metrics as tap_metrics
 from streamgauge.ingest.records import Cause
 from streamgauge.ingest.redaction.json_keys import KEYS
 from streamgauge.ingest.tap.exchanges import states
-from streamgauge.ingest.tap.process import metrics as tap_metrics
 from streamgauge.mcp_server.server import TEXTS, new_server
 from streamgauge.mcp_server.tools import Tools
 from streamgauge.recorded_response import Response

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from streamgauge.ingest.tap.http.upstreams import PRESETS, Upstream, parse_upstream
+from streamgauge.ingest.http1.upstreams import PRESETS, Upstream, parse_upstream
 
 VARIABLES = {
     "OPENAI_BASE_URL": ("openai", "/v1"),

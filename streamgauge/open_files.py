@@ -34,7 +34,7 @@ from streamgauge.ingest.files.exchange_log import Exchange, ExchangeLog, exchang
 from streamgauge.ingest.input_file import InputFile
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.record_log.reader_cursors import highest_cursor
-from streamgauge.process_options import analyze_options, client_key, redactor, tap_options
+from streamgauge.process_options import analyze_options, client_key, recording_options, redactor
 from streamgauge.recorded_response import exchange_of_file
 from streamgauge.request_summary import summarize
 from streamgauge.run import free_address, runs_folder, say
@@ -156,7 +156,7 @@ async def _read_all(files: Iterable[Path], settings: Settings) -> tuple[Exchange
     Also returns the files that cannot be read, or not whole.
     """
     damaged = []
-    async with exchange_log(tap_options(settings), redactor(settings), client_key(settings)) as log:
+    async with exchange_log(recording_options(settings), redactor(settings), client_key(settings)) as log:
         for file in files:
             progress = _Progress(f"{file}: ", "read")
             try:

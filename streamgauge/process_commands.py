@@ -18,7 +18,7 @@ from streamgauge.settings import Settings, settings_of, unknown_variables
 from streamgauge.values import WholeNumber, parse_interface
 
 if TYPE_CHECKING:
-    from streamgauge.ingest.tap.options import TapOptions
+    from streamgauge.ingest.recording.options import RecordingOptions
 
 
 @cloup.command(cls=SettingsCommand)
@@ -70,11 +70,12 @@ def capture(
 
     The records go to the record log in the data folder, which `up` or `analyze` reads.
     """
-    from streamgauge.process_options import tap_options
+    from streamgauge.process_options import recording_options
 
     if (interface is None) == (pcap is None):
         raise click.UsageError("Pass either --interface NAME or --pcap FILE.", click.get_current_context())
-    options = tap_options(_load_settings(given))
+    settings = _load_settings(given)
+    options = recording_options(settings)
     if interface is not None:
         from streamgauge.ingest.capture.live import run
 
@@ -82,12 +83,12 @@ def capture(
             name, more = parse_interface(interface)
         except ValueError as e:
             raise click.UsageError(f"--interface: {e}") from None
-        return run(options, name, (*ports, *more), admin)
+        return run(options, name, (*ports, *more), admin, settings.allowed_host)
     assert pcap is not None
     return _read_pcap(pcap, options, ports)
 
 
-def _read_pcap(path: Path, options: TapOptions, ports: tuple[int, ...]) -> int:
+def _read_pcap(path: Path, options: RecordingOptions, ports: tuple[int, ...]) -> int:
     """Returns 1 if a part of the file cannot be read, or no request was found."""
     from streamgauge.ingest.capture.pcap import record_pcap
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from streamgauge.analytics.query.serve import ServeOptions
     from streamgauge.analytics.schema.prices import Price
     from streamgauge.dashboard.launch import DashboardOptions
+    from streamgauge.ingest.recording.options import RecordingOptions
     from streamgauge.ingest.redaction.record_redactor import Redactor
     from streamgauge.ingest.ship import ShipOptions
     from streamgauge.ingest.tap.options import TapOptions
@@ -51,8 +52,19 @@ def tap_options(settings: Settings) -> TapOptions:
     from streamgauge.ingest.tap.options import TapOptions
 
     warn_if_exposed("the tap's admin port", settings.admin)
+    return _recording_options(TapOptions, settings)
+
+
+def recording_options(settings: Settings) -> RecordingOptions:
+    """Those of a source that is no tap."""
+    from streamgauge.ingest.recording.options import RecordingOptions
+
+    return _recording_options(RecordingOptions, settings)
+
+
+def _recording_options(kind: type[Options], settings: Settings) -> Options:
     return options_of(
-        TapOptions, settings, client_key=_client_key(settings), session_headers=_session_headers(settings)
+        kind, settings, client_key=_client_key(settings), session_headers=_session_headers(settings)
     )
 
 

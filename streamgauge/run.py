@@ -29,9 +29,9 @@ from streamgauge.analytics.storage.data_folder_lock import RUN, UP, lock_data_fo
 from streamgauge.analytics.storage.location import SQLITE, locate
 from streamgauge.background import POLL_S, Background, own_command
 from streamgauge.client_programs import Call, Routes
+from streamgauge.ingest.http1.upstreams import NAME, parse_upstream, parse_upstreams
 from streamgauge.ingest.listening import bind, join_address
 from streamgauge.ingest.ready_file import read_of_running
-from streamgauge.ingest.tap.http.upstreams import NAME, parse_upstream, parse_upstreams
 from streamgauge.values import Address
 
 NOT_EXECUTABLE, NOT_FOUND, BY_SIGNAL = 126, 127, 128

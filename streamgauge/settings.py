@@ -43,11 +43,11 @@ from streamgauge.analytics.schema.clients import Client
 from streamgauge.analytics.schema.objectives import DEFAULT, GLOBS, LIMITS, Objective
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.storage.location import locate
+from streamgauge.ingest.http1.upstreams import PRESETS, Upstream, parse_upstreams
 from streamgauge.ingest.keyed_ids import MAX_HEADERS, parse_session_header
 from streamgauge.ingest.labels import MAX_LABELS, Label
 from streamgauge.ingest.listening import parse_allowed_host, split_address
 from streamgauge.ingest.tap.http.rewriting import XForwarded
-from streamgauge.ingest.tap.http.upstreams import PRESETS, Upstream, parse_upstreams
 from streamgauge.ingest.tap.options import WebSockets
 from streamgauge.setting_tables import (
     BUDGET,

@@ -16,14 +16,14 @@ import pytest
 
 RESUMED_UPGRADE = "an interrupted upgrade was resumed"
 _OWNERS: Sequence[tuple[str, str, str, Callable[[Any], Mapping[str, int]]]] = (
-    ("ingest.tap.process.worker", "TapWorker", "serve", lambda worker: worker.stats()),
+    ("ingest.recording.recording", "Recording", "close", lambda recording: recording.stats()),
     ("ingest.record_log.embedded_writer", "EmbeddedWriter", "close", lambda writer: writer.stats()),
     ("ingest.record_log.embedded_reader", "EmbeddedReader", "close", lambda reader: reader.stats()),
     ("ingest.capture.connections", "Connections", "stop", lambda connections: connections.counters),
 )
 """Module, class, its last method, and its counters."""
 _COUNTED = {
-    "TapWorker.lost_records",  # a full queue
+    "Recording.lost_records",  # a full queue
     "EmbeddedWriter.dropped_segments",
     "EmbeddedReader.trimmed_segments",
     "Connections.connections_evicted",

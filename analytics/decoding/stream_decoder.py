@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any
 
 from streamgauge.analytics.decoding.accumulator import StreamAccumulator
-from streamgauge.analytics.decoding.client_checks import CHECKS
+from streamgauge.analytics.decoding.client_checks.by_dialect import CHECKS
 from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.decoding.dialect_selection import UNKNOWN, DialectSelector, UnknownReader
 from streamgauge.analytics.decoding.framing import Envelope, Framer

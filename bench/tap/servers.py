@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.tap.processes import children
-from streamgauge.ingest.tap.http.upstreams import parse_upstreams
+from streamgauge.ingest.http1.upstreams import parse_upstreams
 from tests.options import tap_options
 
 HERE = Path(__file__).parent

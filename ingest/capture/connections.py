@@ -17,10 +17,11 @@ from collections.abc import Collection
 from streamgauge.ingest.capture.byte_stream import ByteStream
 from streamgauge.ingest.capture.exchanges import EVICTED, Exchanges
 from streamgauge.ingest.capture.tcp_packets import ACK, FIN, RST, SYN, Segment, address, opposite, tcp_segment
+from streamgauge.ingest.http1.heads import BadRequest, other_protocol
+from streamgauge.ingest.http1.upstreams import Upstream
 from streamgauge.ingest.listening import join_address
-from streamgauge.ingest.tap.http.heads import BadRequest, other_protocol
-from streamgauge.ingest.tap.http.upstreams import Upstream
-from streamgauge.ingest.tap.recording.recorder import Recorders
+from streamgauge.ingest.metrics import CAPTURE, FAMILIES
+from streamgauge.ingest.recording.recorder import Recorders
 
 MAX_CONNECTIONS = 65_536
 MAX_HELD_BYTES = 256 * 2**20
@@ -75,13 +76,7 @@ class Connections:
         """Packets by their link type, if it is not read."""
         self._held_bytes = 0
         self._sweep_at_ns = 0
-        self.counters = dict.fromkeys(
-            (
-                "packets", "packets_unknown_link", "packets_not_tcp", "packets_fragmented", "packets_cut_off", "packets_untimed",
-                "packets_other_ports", "packets_without_start", "connections", "connections_tls", "connections_http2", "connections_other",
-                "connections_without_request", "connections_evicted", "gaps", "gap_bytes",
-            ), 0,
-        )  # fmt: skip
+        self.counters = {name.removeprefix(CAPTURE): 0 for name in FAMILIES if name.startswith(CAPTURE)}
 
     def packet(self, at_ns: int, link: int, data: bytes) -> None:
         """Take one packet. Never raises for bad data."""

@@ -10,52 +10,33 @@ Grammar, body framings, tunnels and recorder are those of the tap; only the orde
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import Concatenate, ParamSpec
 
 from streamgauge.ingest.capture.byte_stream import ByteStream
+from streamgauge.ingest.facts import RouteFacts
 from streamgauge.ingest.generated_ids import uuid7
+from streamgauge.ingest.http1 import heads
+from streamgauge.ingest.http1.bodies import BodyReader
+from streamgauge.ingest.http1.heads import BadUpstream, HeadLimits, RequestHead
+from streamgauge.ingest.http1.receive_buffer import ReceiveBuffer
+from streamgauge.ingest.http1.trace_context import join_trace
+from streamgauge.ingest.http1.tunnel import Tunnel
+from streamgauge.ingest.http1.upstreams import Upstream
+from streamgauge.ingest.recording.recorder import Recorder, Recorders
+from streamgauge.ingest.recording.waits import Waits
 from streamgauge.ingest.records import Cause, Lost
-from streamgauge.ingest.tap.exchanges.loop_monitor import LoopMonitor
-from streamgauge.ingest.tap.exchanges.sides import Side
-from streamgauge.ingest.tap.exchanges.tunnel import Tunnel
-from streamgauge.ingest.tap.exchanges.waits import Waits
-from streamgauge.ingest.tap.facts import RouteFacts
-from streamgauge.ingest.tap.http import heads, rewriting
-from streamgauge.ingest.tap.http.bodies import BodyReader
-from streamgauge.ingest.tap.http.heads import BadUpstream, HeadLimits, RequestHead
-from streamgauge.ingest.tap.http.receive_buffer import ReceiveBuffer
-from streamgauge.ingest.tap.http.trace_context import join_trace
-from streamgauge.ingest.tap.http.upstreams import Upstream
-from streamgauge.ingest.tap.recording.recorder import Recorder, Recorders
 
 LOST = "packets_missing"
 """`Lost.cause` of exchanges with a gap."""
 EVICTED = "capture_evicted"
 """`Lost.cause` of exchanges that were dropped because of the limits of memory."""
+Given = ParamSpec("Given")
 _LIMITS = HeadLimits(head_bytes=262_144, target_bytes=65_536, fields=1000)
 """Those of the server apply: a request that it accepts is recorded."""
-
-
-class _NoTransport:
-    """Stands for both transports of a tunnel, which forwards nothing here."""
-
-    @property
-    def transport(self) -> _NoTransport:
-        return self
-
-    def can_write_eof(self) -> bool:
-        return True
-
-    def write(self, data: bytes) -> None: ...
-    def end_writing(self) -> None: ...
-
-
-_NO_BLOCKS = LoopMonitor(cast(asyncio.AbstractEventLoop, None), time.monotonic_ns)
-"""Of an event loop that delays nothing: it is not started."""
 
 
 class _Exchange:
@@ -138,7 +119,7 @@ class Exchanges:
     def _start(self, section: bytes, now_ns: int) -> None:
         head = heads.read_request_head(section, _LIMITS)
         exchange = _Exchange(
-            head, Waits(_NO_BLOCKS, now_ns), reused=self.count > 0, starts_at=self._sent.acknowledged
+            head, Waits(None, now_ns), reused=self.count > 0, starts_at=self._sent.acknowledged
         )
         self.count += 1
         self._end_delivery(None)
@@ -148,13 +129,13 @@ class Exchanges:
             exchange.recorder = self._recorders.new(head, route, trace, self._since_ns, now_ns)
         except Exception as e:
             self._failures.not_started(e)
-        self._call(exchange.recorder, "connected", now_ns)
+        self._call(exchange.recorder, Recorder.connected, now_ns)
         if head.body != heads.NO_BODY:
             self._sending = exchange
             self._request_body = BodyReader(head.body, head.length, of_request=True)
             exchange.waits.begin(now_ns)
         else:
-            self._call(exchange.recorder, "request_sent", now_ns)
+            self._call(exchange.recorder, Recorder.request_sent, now_ns)
         if not self._out_of_step:
             self._open.append(exchange)
         elif self._open:  # pipelined, after a gap
@@ -170,13 +151,13 @@ class Exchanges:
         assert reader is not None
         payload = reader.feed(data)
         exchange.request_bytes += len(payload)
-        self._call(exchange.recorder, "request_data", payload)
+        self._call(exchange.recorder, Recorder.request_data, payload)
         if not reader.complete:
             return b""
         self._sending = self._request_body = None
         exchange.waits.end(now_ns)
-        self._call(exchange.recorder, "request_sent", now_ns)
-        self._call(exchange.recorder, "record_request", True)
+        self._call(exchange.recorder, Recorder.request_sent, now_ns)
+        self._call(exchange.recorder, Recorder.record_request, True)
         return data[-reader.excess :] if reader.excess else b""
 
     # --- the response
@@ -216,17 +197,16 @@ class Exchanges:
             received.skip(head.size_bytes)
             if 101 != head.status < 200:
                 continue
-            if head.status == 101 and not rewriting.asks_for_tunnel(exchange.head):
+            if head.status == 101 and not heads.asks_for_tunnel(exchange.head):
                 raise BadUpstream("it switched protocols without a request to do so")
             rest, self._head_buffer, self._guessed = received.take(), None, False
             if self._sending is exchange:
-                self._call(exchange.recorder, "record_request", False)
+                self._call(exchange.recorder, Recorder.record_request, False)
                 exchange.waits.end(now_ns)
-            self._call(exchange.recorder, "response_head", head, now_ns)
+            self._call(exchange.recorder, Recorder.response_head, head, now_ns)
             if head.status == 101:
-                side = cast(Side, _NoTransport())
                 websocket = (exchange.head.upgrade or b"").lower() == b"websocket"
-                exchange.tunnel = Tunnel(side, side, websocket=websocket)
+                exchange.tunnel = Tunnel(websocket=websocket, half_close=True)
                 return rest
             exchange.body = BodyReader(*heads.response_body(head, exchange.head.method))
             if exchange.body.complete:
@@ -239,7 +219,7 @@ class Exchanges:
         payload = reader.feed(data)
         if payload:
             exchange.response_bytes += len(payload)
-            self._call(exchange.recorder, "response_data", payload, now_ns)
+            self._call(exchange.recorder, Recorder.response_data, payload, now_ns)
         if not reader.complete:
             return b""
         self._end("complete", None, now_ns)
@@ -247,7 +227,7 @@ class Exchanges:
 
     def _record_websocket(self, exchange: _Exchange, data: bytes, now_ns: int, from_client: bool) -> None:
         if exchange.tunnel is not None and exchange.tunnel.websocket:
-            self._call(exchange.recorder, "websocket_data", data, now_ns, from_client)
+            self._call(exchange.recorder, Recorder.websocket_data, data, now_ns, from_client)
 
     # --- evidence for blame
 
@@ -271,7 +251,7 @@ class Exchanges:
         if delivering is not None:
             recorder, end = delivering
             undelivered_bytes = max(0, end - self._sent.acknowledged) if left_ns is not None else 0
-            self._call(recorder, "drained", None, at_ns, left_ns, undelivered_bytes)
+            self._call(recorder, Recorder.drained, None, at_ns, left_ns, undelivered_bytes)
 
     # --- the end
 
@@ -380,11 +360,11 @@ class Exchanges:
             return
         exchange.waits.end(now_ns)
         if self._sending is exchange:
-            self._call(recorder, "record_request", False)
+            self._call(recorder, Recorder.record_request, False)
         if tunnel is not None:
             recorder.first_byte_ns = tunnel.first_byte_ns
         self._call(
-            recorder, "ended", cause, detail, now_ns, exchange.request_bytes, exchange.response_bytes, exchange.reused,
+            recorder, Recorder.ended, cause, detail, now_ns, exchange.request_bytes, exchange.response_bytes, exchange.reused,
             tunnel is not None, exchange.waits.found,
         )  # fmt: skip
         self._end_delivery(None)
@@ -394,10 +374,16 @@ class Exchanges:
         else:
             self.acknowledged(now_ns)
 
-    def _call(self, recorder: Recorder | None, name: str, *args: object) -> None:
+    def _call(
+        self,
+        recorder: Recorder | None,
+        step: Callable[Concatenate[Recorder, Given], object],
+        *args: Given.args,
+        **more: Given.kwargs,
+    ) -> None:
         """Call a method of the recorder, if there is one. After an exception it takes no more calls."""
         if recorder is not None:
             try:
-                getattr(recorder, name)(*args)
+                step(recorder, *args, **more)
             except Exception as e:
                 self._failures.failed(e, recorder)

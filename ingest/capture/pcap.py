@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from streamgauge.ingest.capture.connections import Connections
 from streamgauge.ingest.capture.packet_files import PacketFile
-from streamgauge.ingest.capture.recording import NO_LIMIT_BYTES, flush, recording
 from streamgauge.ingest.capture.tcp_packets import LINK_NAMES
-from streamgauge.ingest.tap.options import TapOptions
-from streamgauge.ingest.tap.recording.recorder import Recorders
+from streamgauge.ingest.recording.options import RecordingOptions
+from streamgauge.ingest.recording.recorder import Recorders
+from streamgauge.ingest.recording.source import NO_LIMIT_BYTES, QUEUED_BYTES, recording
 
 _FLUSH_BYTES = 2**20
 
@@ -104,11 +104,11 @@ def _unread(connections: Connections, file: PacketFile, streams: int) -> list[st
 
 
 async def record_pcap(
-    path: Path, options: TapOptions, progress: Callable[[int, int], object], ports: Collection[int] = ()
+    path: Path, options: RecordingOptions, progress: Callable[[int, int], object], ports: Collection[int] = ()
 ) -> PcapReport:
     """As `read_pcap`, into the log of `options.data`. Raises OSError also if the log cannot be written."""
-    async with recording(replace(options, record_log_max_bytes=NO_LIMIT_BYTES)) as worker:
-        assert worker.context.recorders is not None
-        report = read_pcap(path, worker.context.recorders, lambda: flush(worker), progress, ports)
-        flush(worker, 0)
+    async with recording(replace(options, record_log_max_bytes=NO_LIMIT_BYTES)) as started:
+        assert started.recorders is not None
+        report = read_pcap(path, started.recorders, lambda: started.flush(QUEUED_BYTES), progress, ports)
+        started.flush(0)
         return report

@@ -11,20 +11,20 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from streamgauge.ingest.capture.recording import NO_LIMIT_BYTES, flush, recording
+from streamgauge.ingest.facts import FieldFacts, RequestFacts, ResponseFacts, RouteFacts
 from streamgauge.ingest.header_fields import request_field, response_field
+from streamgauge.ingest.http1.client_identity import API_KEY_FIELDS
+from streamgauge.ingest.http1.fields import TOKEN
+from streamgauge.ingest.http1.trace_context import join_trace
+from streamgauge.ingest.http1.upstreams import NAME, Upstream
 from streamgauge.ingest.record_log.interface import LogWriter
 from streamgauge.ingest.record_log.segments import list_segments, open_segment, sealed_at
+from streamgauge.ingest.recording.options import RecordingOptions
+from streamgauge.ingest.recording.recorder import Recorders
+from streamgauge.ingest.recording.recording import Recording
+from streamgauge.ingest.recording.source import NO_LIMIT_BYTES, QUEUED_BYTES, recording
 from streamgauge.ingest.records import Cause, Times, pack, unpack
 from streamgauge.ingest.redaction.record_redactor import Redactor
-from streamgauge.ingest.tap.facts import FieldFacts, RequestFacts, ResponseFacts, RouteFacts
-from streamgauge.ingest.tap.http.client_identity import API_KEY_FIELDS
-from streamgauge.ingest.tap.http.fields import TOKEN
-from streamgauge.ingest.tap.http.trace_context import join_trace
-from streamgauge.ingest.tap.http.upstreams import NAME, Upstream
-from streamgauge.ingest.tap.options import TapOptions
-from streamgauge.ingest.tap.process.worker import TapWorker
-from streamgauge.ingest.tap.recording.recorder import Recorders
 
 UNKNOWN_GATEWAY = "unknown"
 _READ_BYTES = 65_536
@@ -81,9 +81,9 @@ class _RedactingWriter:
 class ExchangeLog:
     """Records exchanges. Its methods raise OSError if the log cannot be written, such as on a full disk."""
 
-    def __init__(self, worker: TapWorker, client_key: bytes) -> None:
-        self._worker, self._client_key = worker, client_key
-        self.partition = f"w{worker.options.worker}"
+    def __init__(self, recording: Recording, client_key: bytes) -> None:
+        self._recording, self._client_key = recording, client_key
+        self.partition = f"w{recording.options.worker}"
         self.end = 0
         """The offset after the last entry, once the log is closed."""
         self.first_ns, self.last_ns = 2**62, 0
@@ -92,14 +92,14 @@ class ExchangeLog:
     @property
     def exchanges(self) -> int:
         """Recorded exchanges."""
-        return self._worker.counters.streams_opened
+        return self._recording.counters.streams_opened
 
     def recorders(self, source: str, times: Times) -> Recorders:
         """Those of a file. `source` is in the column `tap`. Their clock is the Unix time."""
-        of_worker = self._worker.context.recorders
-        assert of_worker is not None
+        every = self._recording.recorders
+        assert every is not None
         return Recorders(
-            of_worker.buffer, replace(of_worker.options, tap_name=_name(source)), incarnation=of_worker.incarnation,
+            every.buffer, replace(every.options, tap_name=_name(source)), incarnation=every.incarnation,
             client_key=self._client_key, wall_ns=self._start, times=times,
         )  # fmt: skip
 
@@ -153,19 +153,19 @@ class ExchangeLog:
 
     def flush(self) -> None:
         """Hand the records over to the log, and wait while too many are queued."""
-        flush(self._worker)
+        self._recording.flush(QUEUED_BYTES)
 
 
 @asynccontextmanager
 async def exchange_log(
-    options: TapOptions, redactor: Redactor, client_key: bytes
+    options: RecordingOptions, redactor: Redactor, client_key: bytes
 ) -> AsyncIterator[ExchangeLog]:
     """A log in the data folder of the options, beside that of a tap. Raises OSError or ValueError if it cannot be opened."""
     options = replace(options, record_log_max_bytes=NO_LIMIT_BYTES, queue_bytes=NO_LIMIT_BYTES)
-    async with recording(options, wrap_log=lambda writer: _RedactingWriter(writer, redactor)) as worker:
-        log = ExchangeLog(worker, client_key)
+    async with recording(options, wrap_log=lambda writer: _RedactingWriter(writer, redactor)) as started:
+        log = ExchangeLog(started, client_key)
         yield log
-        flush(worker, 0)
+        started.flush(0)
     for segment in list_segments(options.data / "log" / log.partition)[-1:]:
         with closing(open_segment(segment.path)) as connection:
             log.end = sealed_at(connection) or 0

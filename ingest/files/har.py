@@ -27,8 +27,8 @@ from urllib.parse import urlsplit
 from wsproto.frame_protocol import FrameProtocol
 
 from streamgauge.ingest.files.exchange_log import Exchange
+from streamgauge.ingest.recording.body_capture import LOOK_BYTES, body_kind
 from streamgauge.ingest.records import Cause, Times, coding_of
-from streamgauge.ingest.tap.recording.body_capture import LOOK_BYTES, body_kind
 
 MAX_ENTRY_BYTES, MAX_ENTRY_PARTS = 64 * 2**20, 1_000_000
 """An entry with more bytes, or more objects and lists, is not read: an empty list takes 20 times its bytes."""

@@ -7,6 +7,6 @@ from importlib.machinery import ExtensionFileLoader
 
 def is_compiled() -> bool:
     """Whether this process runs the compiled modules."""
-    from streamgauge.ingest.tap.http import heads
+    from streamgauge.ingest.http1 import heads
 
     return heads.__spec__ is not None and isinstance(heads.__spec__.loader, ExtensionFileLoader)

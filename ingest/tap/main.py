@@ -22,6 +22,8 @@ from pathlib import Path
 
 import uvloop
 
+from streamgauge.ingest.admin import Admin
+from streamgauge.ingest.event_loop import reduce_gc, stop_on_signals
 from streamgauge.ingest.guards import Guard, Guards, guarded_task
 from streamgauge.ingest.keyed_ids import FILE, load_client_key
 from streamgauge.ingest.listening import (
@@ -31,6 +33,7 @@ from streamgauge.ingest.listening import (
     passed_sockets,
     split_address,
 )
+from streamgauge.ingest.metrics import Report
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import (
     HEARTBEAT_S,
@@ -43,10 +46,8 @@ from streamgauge.ingest.ready_file import (
 from streamgauge.ingest.tap import is_compiled
 from streamgauge.ingest.tap.option_checks import check_options
 from streamgauge.ingest.tap.options import TapOptions
-from streamgauge.ingest.tap.process.admin import Admin
-from streamgauge.ingest.tap.process.metrics import Report
 from streamgauge.ingest.tap.process.supervisor import Supervisor
-from streamgauge.ingest.tap.process.worker import TapWorker, reduce_gc, stop_on_signals
+from streamgauge.ingest.tap.process.worker import TapWorker
 from streamgauge.ingest.tap.relay.choice import uses_native_code
 
 logger = logging.getLogger("streamgauge.tap")
@@ -64,7 +65,7 @@ def run(options: TapOptions) -> int:
     _raise_file_limit()
     sockets = passed_sockets()
     if sockets:
-        options = replace(options, spare_partitions=True)
+        options = replace(options, spare_offsets=(options.workers,))
     else:
         sockets = bind_tap(options.listen, options.admin, options.workers)
     if options.workers == 1:
@@ -95,7 +96,7 @@ async def _run_single(
     guards = worker.context.guards
 
     async def report() -> Report:
-        found = worker.report()
+        found = worker.recording.report()
         return found._replace(stats={**found.stats, "workers_now": 1, "worker_restarts": 0})
 
     admin = Admin(report, lambda: worker.ready, guards.faults, _admin_hosts(options))

@@ -2,46 +2,36 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from streamgauge.ingest.labels import Label
-from streamgauge.ingest.tap.http.heads import HeadLimits
+from streamgauge.ingest.http1.heads import HeadLimits
+from streamgauge.ingest.http1.upstreams import Upstream
+from streamgauge.ingest.recording.options import RecordingOptions
 from streamgauge.ingest.tap.http.rewriting import XForwarded
-from streamgauge.ingest.tap.http.upstreams import Upstream
 
 Relay = Literal["auto", "native", "python"]
 WebSockets = Literal["forward", "refuse"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TapOptions:
+class TapOptions(RecordingOptions):
     """Options of `streamgauge.ingest.tap.main.run`. Addresses are HOST:PORT, an IPv6 host in brackets; port 0 lets the OS choose."""
 
     # Settings: required here, because `streamgauge.settings` has the only default of each.
     upstreams: tuple[Upstream, ...]
     """The first one gets the requests that name none (`routing`)."""
-    data: Path
     listen: str
     admin: str
     allowed_hosts: tuple[str, ...]
     """Further names in requests to the admin port (`streamgauge.ingest.listening`)."""
-    tap_name: str
     workers: int
-    client_key: bytes | None
-    """Hash key for client ids. None: DATA/client.key, created when missing."""
-    session_headers: tuple[str, ...]
-    """Further headers with a session (`streamgauge.ingest.keyed_ids`)."""
-    labels: tuple[Label, ...]
     relay: Relay
     """Implementation that forwards and records."""
     x_forwarded: XForwarded
     websockets: WebSockets
     """Forward upgrades, or answer them with 426."""
-    record_log_max_bytes: int
-    """Most bytes of the local log, of all workers together."""
     max_request_bytes: int
     """A larger request body is answered 413; 0 = no limit."""
     headers_timeout_s: float
@@ -60,21 +50,9 @@ class TapOptions:
     tls_cert: Path | None
     tls_key: Path | None
 
-    # Constants of the tap, and values that the supervisor sets. Tests and benchmarks change them.
-    worker: int = 0
-    """Number of this worker; the supervisor sets it."""
-    spare_partitions: bool = False
-    """Record in a partition of this worker's spare number if that of its number is in use: `up` starts a tap beside the former one."""
-    clock_id: str = field(default_factory=lambda: secrets.token_hex(8))
-    """Shared by all workers, which run on one host and thus have one monotonic clock."""
+    # Constants. Tests and benchmarks change them.
     log: bool = True
     """False forwards without recording, to measure the cost of recording."""
-    record_log_max_age_s: float = 7 * 86_400.0
-    """Older unread segments are dropped, reported as lost: a log that nothing reads must not keep prompts for ever."""
-    queue_bytes: int = 64 * 2**20
-    """Most bytes waiting for the log, per worker; more are dropped and counted."""
-    request_capture_bytes: int = 65_536
-    alive_s: float = 2.0
     connect_timeout_s: float = 30.0
     head_timeout_s: float = 30.0
     """From a request's first byte to the end of its head (slow loris), then 408; also for a TLS handshake."""
@@ -84,8 +62,6 @@ class TapOptions:
     """An idle client connection is closed after this."""
     peer_timeout_s: float = 300
     """A peer that acknowledges nothing is disconnected (`sockets.limit_silence`)."""
-    log_stop_timeout_s: float = 5.0
-    """How long a stop waits for the log to take the last records."""
     head_limits: HeadLimits = field(default_factory=HeadLimits)
     write_buffer_bytes: int = 65_536
     """Per connection, before a slow reader pauses the other side."""

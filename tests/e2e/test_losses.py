@@ -43,7 +43,7 @@ async def test_losses_under_load_have_the_causes_that_the_tap_reported() -> None
         tap = await stack.enter_async_context(
             running_tap(None, upstreams=[f"http://127.0.0.1:{port}"], queue_bytes=2**19)
         )
-        buffer = tap.worker._buffer
+        buffer = tap.worker.recording.buffer
         assert buffer is not None
         url = "ws://{}:{}/v1/responses".format(*tap.worker.address)
         clients = [

@@ -279,7 +279,7 @@ async def nothing_is_left(tap: RunningTap) -> None:
     await tap.wait_until(lambda: not context.exchanges and not context.clients)
     assert not tap.worker.hangups._callbacks
     assert not context.guards.failures().get("ends of client connections")
-    opened = tap.worker.counters.streams_opened
+    opened = tap.worker.recording.counters.streams_opened
     await tap.wait_until(lambda: sum(isinstance(r, Closed) for r in tap.log.records) == opened)
 
 

@@ -257,7 +257,7 @@ async def compare_many(seed: int, count: int) -> Counter[str]:
             pair.close()
 
         await asyncio.gather(*(lane(first) for first in range(min(AT_ONCE, count))))
-        counters = tap.worker.counters
+        counters = tap.worker.recording.counters
         await tap.wait_until(lambda: counters.streams_closed == counters.streams_opened)
         assert counters.lost_bytes == counters.lost_records == counters.bad_upstream_excess_bytes == 0
         assert counters.captured_bytes + counters.uncaptured_bytes == counters.body_bytes

@@ -17,10 +17,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from streamgauge.ingest.http1.upstreams import parse_upstreams
 from streamgauge.ingest.listening import bind
 from streamgauge.ingest.record_log.interface import LogWriter
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, unpack
-from streamgauge.ingest.tap.http.upstreams import parse_upstreams
 from streamgauge.ingest.tap.process.worker import TapWorker
 from tests import reached
 from tests.deadline import DEADLINE_S

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from streamgauge.ingest.header_fields import recorded_value
+from streamgauge.ingest.http1.heads import HeadLimits, read_request_head
 from streamgauge.ingest.keyed_ids import keyed_hash
 from streamgauge.ingest.labels import RECORDED, RESERVED, HeadLabels, parse_label
-from streamgauge.ingest.tap.http.heads import HeadLimits, read_request_head
 
 KEY = b"k" * 32
 SECRET = "'; plain words, {of=a} prompt"

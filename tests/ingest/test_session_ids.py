@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from streamgauge.ingest.http1.heads import HeadLimits, read_request_head
 from streamgauge.ingest.identifiers import is_identifier
 from streamgauge.ingest.keyed_ids import (
     RECORDED,
@@ -12,7 +13,6 @@ from streamgauge.ingest.keyed_ids import (
     parse_session_header,
     session_hash,
 )
-from streamgauge.ingest.tap.http.heads import HeadLimits, read_request_head
 
 KEY = b"k" * 32
 UUID = "54c1eb09-bc4c-4d2f-98eb-6d2ab2d5e2fe"
@@ -111,7 +111,7 @@ def test_configured_header_comes_first_and_is_hashed_unless_declared_plain() -> 
 
 
 def test_hash_depends_on_the_key_and_is_not_that_of_a_client_id() -> None:
-    from streamgauge.ingest.tap.http.client_identity import client_id
+    from streamgauge.ingest.http1.client_identity import client_id
 
     assert session_hash("s", KEY) != session_hash("s", b"j" * 32)
     assert session_hash("s", KEY) != client_id({b"x-api-key": b"s"}, KEY)

@@ -36,7 +36,7 @@ import logging, sys
 from pathlib import Path
 from streamgauge.ingest.tap.main import run
 from streamgauge.ingest.tap.options import TapOptions
-from streamgauge.ingest.tap.http.upstreams import parse_upstreams
+from streamgauge.ingest.http1.upstreams import parse_upstreams
 from streamgauge.process_options import options_of
 from streamgauge.settings import Settings
 logging.basicConfig(level=logging.INFO)

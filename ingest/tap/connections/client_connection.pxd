@@ -6,8 +6,8 @@ from libc.stdint cimport int64_t
 from streamgauge.ingest.tap.exchanges.context cimport TapContext
 from streamgauge.ingest.tap.exchanges.exchange cimport Exchange
 from streamgauge.ingest.tap.exchanges.sides cimport ClientSide, Pool
-from streamgauge.ingest.tap.http.heads cimport RequestHead, read_request_head
-from streamgauge.ingest.tap.http.trace_context cimport join_trace
+from streamgauge.ingest.http1.heads cimport RequestHead, read_request_head
+from streamgauge.ingest.http1.trace_context cimport join_trace
 
 cdef int64_t _MIN_FOLLOWED_BYTES
 

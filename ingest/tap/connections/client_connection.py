@@ -19,6 +19,15 @@ import socket
 from functools import partial
 from typing import cast
 
+from streamgauge.ingest.http1.heads import (
+    BadRequest,
+    RequestHead,
+    check_partial_head,
+    other_protocol,
+    read_request_head,
+)
+from streamgauge.ingest.http1.receive_buffer import ReceiveBuffer
+from streamgauge.ingest.http1.trace_context import join_trace
 from streamgauge.ingest.tap.connections import sockets
 from streamgauge.ingest.tap.connections.upstream_connection import UpstreamPool
 from streamgauge.ingest.tap.exchanges.context import TapContext
@@ -27,15 +36,6 @@ from streamgauge.ingest.tap.exchanges.sides import ClientSide
 from streamgauge.ingest.tap.exchanges.states import ABORT, KEEP_OPEN, LINGER, RESET, TUNNELING
 from streamgauge.ingest.tap.exchanges.timeouts import LINGER_S, RESET_CHECK_S, RESET_PATIENCE_S, expired
 from streamgauge.ingest.tap.http.error_responses import ErrorResponse
-from streamgauge.ingest.tap.http.heads import (
-    BadRequest,
-    RequestHead,
-    check_partial_head,
-    other_protocol,
-    read_request_head,
-)
-from streamgauge.ingest.tap.http.receive_buffer import ReceiveBuffer
-from streamgauge.ingest.tap.http.trace_context import join_trace
 
 _MAX_BUFFERED_BYTES = 262_144
 _PIECE_BYTES = 65_536

@@ -18,12 +18,12 @@ import ssl
 from collections import deque
 from typing import cast
 
+from streamgauge.ingest.http1.upstreams import Upstream
 from streamgauge.ingest.tap.connections.sockets import FULL_READ_BYTES, close_when_sent, limit_silence, unread
 from streamgauge.ingest.tap.connections.tls import connect
 from streamgauge.ingest.tap.exchanges.context import TapContext
 from streamgauge.ingest.tap.exchanges.exchange import Exchange
 from streamgauge.ingest.tap.exchanges.sides import Pool, UpstreamSide
-from streamgauge.ingest.tap.http.upstreams import Upstream
 
 logger = logging.getLogger("streamgauge.tap")
 

@@ -1,7 +1,7 @@
 """Types of `context.py`."""
 
 
-from streamgauge.ingest.tap.counters cimport Counters
+from streamgauge.ingest.recording.counters cimport Counters
 
 
 cdef class TapContext:

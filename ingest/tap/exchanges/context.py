@@ -6,15 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from streamgauge.ingest.guards import Guards
-from streamgauge.ingest.tap.counters import Counters
+from streamgauge.ingest.recording.recorder import Recorders
+from streamgauge.ingest.recording.recording import Recording
 from streamgauge.ingest.tap.exchanges.loop_monitor import LoopMonitor
+from streamgauge.ingest.tap.exchanges.refusals import Refusals
 from streamgauge.ingest.tap.exchanges.timeouts import Timeouts
 from streamgauge.ingest.tap.http.routing import Router
 from streamgauge.ingest.tap.options import TapOptions
-from streamgauge.ingest.tap.recording.failures import RecordingFailures
-from streamgauge.ingest.tap.recording.recorder import Recorders
-from streamgauge.ingest.tap.recording.refusals import Refusals
 from streamgauge.ingest.tap.relay.body_relay import BodyRelay
 
 
@@ -37,14 +35,18 @@ class TapContext:
     """Everything that connections and exchanges need from their worker. `clock_ns` is monotonic."""
 
     def __init__(
-        self, options: TapOptions, loop: asyncio.AbstractEventLoop, clock_ns: Callable[[], int]
+        self,
+        options: TapOptions,
+        loop: asyncio.AbstractEventLoop,
+        clock_ns: Callable[[], int],
+        recording: Recording,
     ) -> None:
         self.options = options
         self.loop = loop
         self.clock_ns = clock_ns
-        self.guards = Guards()
-        self.counters = Counters()
-        self.failures = RecordingFailures(self.counters, self.guards)
+        self.guards = recording.guards
+        self.counters = recording.counters
+        self.failures = recording.failures
         self.loop_monitor = LoopMonitor(loop, clock_ns)
         self.refusals = Refusals(self.failures)
         self.router = Router(options.upstreams)

@@ -5,10 +5,10 @@ from libc.stdint cimport int64_t
 
 from streamgauge.ingest.tap.exchanges.forwarding cimport Forwarding
 from streamgauge.ingest.tap.exchanges.sides cimport ClientSide, UpstreamSide
-from streamgauge.ingest.tap.exchanges.waits cimport Waits
-from streamgauge.ingest.tap.http.heads cimport ResponseHead
+from streamgauge.ingest.recording.waits cimport Waits
+from streamgauge.ingest.http1.heads cimport ResponseHead
 from streamgauge.ingest.tap.http.rewriting cimport request_for_upstream
-from streamgauge.ingest.tap.recording.recorder cimport Recorder
+from streamgauge.ingest.recording.recorder cimport Recorder
 
 
 cdef class Exchange(Forwarding):

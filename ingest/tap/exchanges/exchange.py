@@ -6,6 +6,8 @@ releases the upstream one and gives its end to the recorder in `end` alone, once
 
 from __future__ import annotations
 
+from streamgauge.ingest.http1.heads import BadRequest
+from streamgauge.ingest.http1.tunnel import Tunnel
 from streamgauge.ingest.records import Cause
 from streamgauge.ingest.tap.exchanges import upstream_errors
 from streamgauge.ingest.tap.exchanges.forwarding import Forwarding
@@ -37,9 +39,7 @@ from streamgauge.ingest.tap.exchanges.states import (
     cause_of_end,
 )
 from streamgauge.ingest.tap.exchanges.timeouts import expired
-from streamgauge.ingest.tap.exchanges.tunnel import Tunnel
 from streamgauge.ingest.tap.http.error_responses import ErrorResponse
-from streamgauge.ingest.tap.http.heads import BadRequest
 from streamgauge.ingest.tap.http.rewriting import request_for_upstream
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -111,6 +111,9 @@ class Exchange(Forwarding):
         if self.response == TUNNELING:
             tunnel = self._tunnel
             over = tunnel.client_eof() if from_client else tunnel.upstream_eof()
+            other = self._upstream if from_client else self._client
+            if other is not None:
+                other.end_writing()
             if over:
                 self.end(tunnel.cause(), None, self._context.clock_ns())
             return not over

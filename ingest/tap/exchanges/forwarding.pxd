@@ -6,12 +6,12 @@ from libc.stdint cimport int64_t
 from streamgauge.ingest.tap.exchanges.context cimport TapContext
 from streamgauge.ingest.tap.exchanges.states cimport after
 from streamgauge.ingest.tap.exchanges.sides cimport ClientSide, Pool, UpstreamSide
-from streamgauge.ingest.tap.exchanges.tunnel cimport Tunnel
-from streamgauge.ingest.tap.exchanges.waits cimport Waits
-from streamgauge.ingest.tap.http.bodies cimport BodyReader
-from streamgauge.ingest.tap.http.heads cimport RequestHead, ResponseHead, read_response_head, response_body
-from streamgauge.ingest.tap.http.trace_context cimport TraceContext
-from streamgauge.ingest.tap.recording.recorder cimport Recorder
+from streamgauge.ingest.http1.tunnel cimport Tunnel
+from streamgauge.ingest.recording.waits cimport Waits
+from streamgauge.ingest.http1.bodies cimport BodyReader
+from streamgauge.ingest.http1.heads cimport RequestHead, ResponseHead, read_response_head, response_body
+from streamgauge.ingest.http1.trace_context cimport TraceContext
+from streamgauge.ingest.recording.recorder cimport Recorder
 
 
 cdef class Forwarding:

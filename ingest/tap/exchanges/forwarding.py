@@ -13,6 +13,26 @@ from __future__ import annotations
 
 import asyncio
 
+from streamgauge.ingest.http1.bodies import BodyReader
+from streamgauge.ingest.http1.heads import (
+    CHUNKED,
+    NO_BODY,
+    UNTIL_CLOSE,
+    BadRequest,
+    BadUpstream,
+    RequestHead,
+    ResponseHead,
+    asks_for_tunnel,
+    check_partial_response_head,
+    read_response_head,
+    response_body,
+)
+from streamgauge.ingest.http1.receive_buffer import ReceiveBuffer, appended
+from streamgauge.ingest.http1.trace_context import TraceContext
+from streamgauge.ingest.http1.tunnel import Tunnel
+from streamgauge.ingest.recording.recorder import Recorder
+from streamgauge.ingest.recording.relayed import NOT_RECORDED, RelayedEnd
+from streamgauge.ingest.recording.waits import Waits
 from streamgauge.ingest.records import WaitedFor
 from streamgauge.ingest.tap.exchanges import upstream_errors
 from streamgauge.ingest.tap.exchanges.context import TapContext
@@ -42,28 +62,9 @@ from streamgauge.ingest.tap.exchanges.states import (
     WAITING,
     after,
 )
-from streamgauge.ingest.tap.exchanges.tunnel import Tunnel
-from streamgauge.ingest.tap.exchanges.waits import Waits
 from streamgauge.ingest.tap.http import rewriting
-from streamgauge.ingest.tap.http.bodies import BodyReader
 from streamgauge.ingest.tap.http.error_responses import ErrorResponse
-from streamgauge.ingest.tap.http.heads import (
-    CHUNKED,
-    NO_BODY,
-    UNTIL_CLOSE,
-    BadRequest,
-    BadUpstream,
-    RequestHead,
-    ResponseHead,
-    check_partial_response_head,
-    read_response_head,
-    response_body,
-)
-from streamgauge.ingest.tap.http.receive_buffer import ReceiveBuffer, appended
 from streamgauge.ingest.tap.http.routing import Route
-from streamgauge.ingest.tap.http.trace_context import TraceContext
-from streamgauge.ingest.tap.recording.recorder import Recorder
-from streamgauge.ingest.tap.recording.relayed import NOT_RECORDED, RelayedEnd
 from streamgauge.ingest.tap.relay import body_relay
 from streamgauge.ingest.tap.relay.body_relay import BodyRelay
 
@@ -367,7 +368,7 @@ class Forwarding:
     def _switch_protocols(self, head: ResponseHead, rest: bytes) -> None:
         """Forward a 101 and become a tunnel."""
         upstream = self._upstream
-        if upstream is None or not rewriting.asks_for_tunnel(self._head):
+        if upstream is None or not asks_for_tunnel(self._head):
             raise BadUpstream("it switched protocols without a request to do so")
         self._received = None
         self._write_client(rewriting.switching_for_client(head))
@@ -375,7 +376,8 @@ class Forwarding:
         self._apply(SWITCH)
         self._response_head = head
         websocket = (self._head.upgrade or b"").lower() == b"websocket"
-        self._tunnel = Tunnel(self._client, upstream, websocket=websocket)
+        half_close = self._client.transport.can_write_eof() and upstream.transport.can_write_eof()
+        self._tunnel = Tunnel(websocket=websocket, half_close=half_close)
         if rest:
             self._tunnel_data(rest, self._last_ns, False)
         early = self._client.take_buffered()
@@ -384,11 +386,13 @@ class Forwarding:
 
     def _tunnel_data(self, data: bytes, now_ns: int, from_client: bool) -> None:
         """Forward one read of a tunnel, and record it if it is a WebSocket."""
-        tunnel, recorder = self._tunnel, self._recorder
-        if from_client:
-            tunnel.client_data(data)
-        else:
+        tunnel, recorder, upstream = self._tunnel, self._recorder, self._upstream
+        if not from_client:
+            self._client.transport.write(data)
             tunnel.upstream_data(data, now_ns)
+        elif upstream is not None:
+            upstream.transport.write(data)
+            tunnel.client_data(data)
         if recorder is not None and tunnel.websocket:
             try:
                 recorder.websocket_data(data, now_ns, from_client)

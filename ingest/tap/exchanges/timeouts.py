@@ -21,7 +21,6 @@ FIRST_REQUEST_S = 0.1
 """How long a stop waits for the first requests of connections that were just accepted."""
 CLOSE_PATIENCE_S = 1.0
 """How long a stop waits for clients to receive the end of their streams after the drain time."""
-ADMIN_REQUEST_S = 5.0
 _NEVER_NS = 1 << 62
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 import ssl
 
+from streamgauge.ingest.http1.upstreams import Upstream
 from streamgauge.ingest.records import Cause
 from streamgauge.ingest.tap.http.error_responses import ErrorResponse, upstream_error
-from streamgauge.ingest.tap.http.upstreams import Upstream
 
 # Values of X509_V_ERR_* in OpenSSL's x509_vfy.h.
 _NOT_YET_VALID, _EXPIRED = 9, 10

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from streamgauge.ingest.tap.http.heads import BadRequest
+from streamgauge.ingest.http1.heads import BadRequest
 
 _HTTP_1_1_REQUIRED = 0x0D
 _HTTP2_MESSAGE = b"HTTP/2 without TLS is not supported: use HTTP/1.1"

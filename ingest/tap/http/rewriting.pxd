@@ -2,10 +2,10 @@
 
 cimport cython
 
-from streamgauge.ingest.tap.http.fields cimport Field
-from streamgauge.ingest.tap.http.heads cimport RequestHead
+from streamgauge.ingest.http1.fields cimport Field
+from streamgauge.ingest.http1.heads cimport RequestHead
 from streamgauge.ingest.tap.http.routing cimport Route
-from streamgauge.ingest.tap.http.trace_context cimport TraceContext
+from streamgauge.ingest.http1.trace_context cimport TraceContext
 
 
 cpdef bint adds_x_forwarded(str choice, object upstream) except -1

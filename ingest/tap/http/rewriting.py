@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from streamgauge.ingest.tap.http.client_identity import API_KEY_FIELDS, AWS_SIGNATURE
-from streamgauge.ingest.tap.http.fields import OWN_PREFIX
-from streamgauge.ingest.tap.http.heads import RequestHead, ResponseHead
+from streamgauge.ingest.http1.client_identity import API_KEY_FIELDS, AWS_SIGNATURE
+from streamgauge.ingest.http1.fields import OWN_PREFIX
+from streamgauge.ingest.http1.heads import RequestHead, ResponseHead, asks_for_tunnel
+from streamgauge.ingest.http1.trace_context import TraceContext
+from streamgauge.ingest.http1.upstreams import Upstream
 from streamgauge.ingest.tap.http.routing import Route
-from streamgauge.ingest.tap.http.trace_context import TraceContext
-from streamgauge.ingest.tap.http.upstreams import Upstream
 
 END_TO_END = frozenset(b"content-length content-type transfer-encoding expect".split()).union(API_KEY_FIELDS)
 _HOP_BY_HOP = frozenset(
@@ -116,11 +116,6 @@ def _x_forwarded_lines(head: RequestHead, received: dict[bytes, bytes], address:
     if b"x-forwarded-host" not in received and head.host:
         lines += b"X-Forwarded-Host: %b\r\n" % head.host
     return lines
-
-
-def asks_for_tunnel(head: RequestHead) -> bool:
-    """The client requests an upgrade that the tap forwards. h2c is not forwarded: its requests could not be recorded."""
-    return head.upgrade is not None and b"h2c" not in head.upgrade.lower()
 
 
 def response_for_client(

@@ -2,8 +2,8 @@
 
 cimport cython
 
-from streamgauge.ingest.tap.facts cimport RouteFacts
-from streamgauge.ingest.tap.http.heads cimport RequestHead
+from streamgauge.ingest.facts cimport RouteFacts
+from streamgauge.ingest.http1.heads cimport RequestHead
 
 
 @cython.final

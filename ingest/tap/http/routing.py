@@ -17,10 +17,10 @@ import posixpath
 import re
 from urllib.parse import unquote
 
-from streamgauge.ingest.tap.facts import RouteFacts
-from streamgauge.ingest.tap.http.fields import UPSTREAM
-from streamgauge.ingest.tap.http.heads import RequestHead
-from streamgauge.ingest.tap.http.upstreams import Upstream
+from streamgauge.ingest.facts import RouteFacts
+from streamgauge.ingest.http1.fields import UPSTREAM
+from streamgauge.ingest.http1.heads import RequestHead
+from streamgauge.ingest.http1.upstreams import Upstream
 
 _API_SEGMENT = re.compile(
     r"v\d[\w.]*|api|openai|model|models|chat|completions|embeddings|messages|responses|inference|engines|compatible-mode"

@@ -24,8 +24,8 @@ from typing import TypeVar
 
 from streamgauge.ingest.guards import Guard, Guards, guarded_task
 from streamgauge.ingest.listening import REPLACED
+from streamgauge.ingest.metrics import Report, add_up
 from streamgauge.ingest.tap.options import TapOptions
-from streamgauge.ingest.tap.process.metrics import Report, add_up
 
 logger = logging.getLogger("streamgauge.tap")
 

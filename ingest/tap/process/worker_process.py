@@ -17,10 +17,11 @@ import sys
 
 import uvloop
 
+from streamgauge.ingest.event_loop import reduce_gc, stop_on_signals
 from streamgauge.ingest.guards import guarded_task
 from streamgauge.ingest.log_lines import log_uncaught
 from streamgauge.ingest.tap.options import TapOptions
-from streamgauge.ingest.tap.process.worker import TapWorker, reduce_gc, stop_on_signals
+from streamgauge.ingest.tap.process.worker import TapWorker
 
 logger = logging.getLogger("streamgauge.tap")
 
@@ -37,7 +38,7 @@ async def _serve(
     guard = worker.context.guards.guard("answers to the supervisor")
 
     def send_report() -> None:
-        writer.write(json.dumps(worker.report()).encode() + b"\n")
+        writer.write(json.dumps(worker.recording.report()).encode() + b"\n")
 
     async def answer() -> None:
         while await reader.readline():

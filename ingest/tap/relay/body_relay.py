@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
+from streamgauge.ingest.http1.bodies import BodyReader
+from streamgauge.ingest.recording.failures import RecordingFailures
+from streamgauge.ingest.recording.record_buffer import RecordBuffer
+from streamgauge.ingest.recording.relayed import RelayedBatch, RelayedEnd, RelayedRecords
 from streamgauge.ingest.records import WaitedFor
-from streamgauge.ingest.tap.http.bodies import BodyReader
-from streamgauge.ingest.tap.recording.failures import RecordingFailures
-from streamgauge.ingest.tap.recording.record_buffer import RecordBuffer
-from streamgauge.ingest.tap.recording.relayed import RelayedBatch, RelayedEnd, RelayedRecords
 from streamgauge.ingest.tap.relay.choice import native_relay
 
 COMPLETE, UPSTREAM_LOST, CLIENT_LOST, MALFORMED = range(4)

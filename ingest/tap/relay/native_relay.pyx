@@ -30,7 +30,7 @@ from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport close, read, write
 
-from streamgauge.ingest.tap.http.bodies cimport BodyReader, holds_only_comments
+from streamgauge.ingest.http1.bodies cimport BodyReader, holds_only_comments
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -80,8 +80,8 @@ cdef enum:
 
 cdef int64_t PERIOD_NS = 25000000
 cdef int64_t MIN_BLOCK_NS = 5000000  # as in streamgauge.ingest.tap.exchanges.loop_monitor
-cdef int64_t LONG_SILENCE_NS = 50000000  # as in streamgauge.ingest.tap.exchanges.waits
-cdef uint64_t UNLIMITED = 1ull << 62  # as in streamgauge.ingest.tap.recording.body_capture
+cdef int64_t LONG_SILENCE_NS = 50000000  # as in streamgauge.ingest.recording.waits
+cdef uint64_t UNLIMITED = 1ull << 62  # as in streamgauge.ingest.recording.body_capture
 
 cpdef enum:  # kind of an item of the queue
     RECORD

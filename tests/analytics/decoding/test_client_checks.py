@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from streamgauge.analytics.decoding.client_checks import CHECKS, ClientChecks
+from streamgauge.analytics.decoding.client_checks.base import ClientChecks
+from streamgauge.analytics.decoding.client_checks.by_dialect import CHECKS
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.dialects.events import RawEvent

@@ -10,8 +10,8 @@ import pytest
 
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.measures.measure import measure
+from streamgauge.ingest.recording.body_capture import UNLIMITED, response_limit
 from streamgauge.ingest.records import Frames, Request, ResponseHeaders
-from streamgauge.ingest.tap.recording.body_capture import UNLIMITED, response_limit
 from tests.analytics.amazon_event_stream import CONVERSE, chunk, event, exception, message
 from tests.analytics.stream_records import closed, head, opened, stream_id
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from streamgauge.ingest.capture.connections import Connections
 from streamgauge.ingest.capture.tcp_packets import ACK, FIN, RST, SYN
+from streamgauge.ingest.http1.upstreams import parse_upstreams
+from streamgauge.ingest.recording.recording import Recording
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request
-from streamgauge.ingest.tap.http.upstreams import parse_upstreams
-from streamgauge.ingest.tap.process.worker import TapWorker
 from tests.ingest.running_tap import MemoryLog
 from tests.options import tap_options
 
@@ -126,16 +126,15 @@ async def capturing(
             upstreams=parse_upstreams(["http://localhost:1"]), data=Path(folder), client_key=b"k" * 32
         )
         log = MemoryLog()
-        worker = TapWorker(options, client_key=b"k" * 32, open_log=lambda: log, wall_ns=int)
-        worker.start_log()
-        assert worker.context.recorders is not None
-        connections = Connections(worker.context.recorders, ports)
+        recording = Recording(options, client_key=b"k" * 32, open_log=lambda: log, wall_ns=int)
+        recording.start()
+        assert recording.recorders is not None
+        connections = Connections(recording.recorders, ports)
 
         def records() -> dict[str, list[AnyRecord]]:
             connections.stop()
-            worker.context.stopping = True
-            worker.close_log(worker.context.guards.guard("stop").attempt)
-            assert not worker.counters.recording_failed
+            recording.close()
+            assert not recording.counters.recording_failed
             found: dict[str, list[AnyRecord]] = {}
             for record in log.records:
                 if isinstance(record, Opened | Request | Frames | Closed | Lost):

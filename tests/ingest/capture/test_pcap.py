@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from streamgauge.ingest.capture.packet_files import PacketFile
 from streamgauge.ingest.capture.pcap import PcapReport, record_pcap
 from streamgauge.ingest.capture.tcp_packets import tcp_segment
+from streamgauge.ingest.http1.upstreams import parse_upstreams
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.records import Closed, Opened, unpack
-from streamgauge.ingest.tap.http.upstreams import parse_upstreams
 from tests.ingest.capture.packets import START_NS, Sent, Talk, pcap
 from tests.ingest.capture.test_exchanges import BODY, GET, PLAIN, REQUEST
 from tests.ingest.running_tap import END, SSE_HEAD, chunk

@@ -14,14 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from streamgauge.ingest.http1.heads import BadUpstream, RequestHead
+from streamgauge.ingest.recording.recording import Recording
+from streamgauge.ingest.recording.relayed import RelayedEnd, RelayedRecords
 from streamgauge.ingest.records import Closed, WaitedFor
 from streamgauge.ingest.tap.connections.client_connection import ClientConnection
 from streamgauge.ingest.tap.connections.upstream_connection import UpstreamConnection, UpstreamPool
 from streamgauge.ingest.tap.exchanges import states
 from streamgauge.ingest.tap.exchanges.context import TapContext
 from streamgauge.ingest.tap.exchanges.exchange import Exchange
-from streamgauge.ingest.tap.http.heads import BadUpstream, RequestHead
-from streamgauge.ingest.tap.recording.relayed import RelayedEnd, RelayedRecords
 from streamgauge.ingest.tap.relay import body_relay
 from tests.ingest.tap.recorders import UPSTREAMS, RecorderGroup
 from tests.options import tap_options
@@ -370,7 +371,10 @@ class MemoryTap:
     def __init__(self, *, relay: bool = False, recording: bool = True, **options: Any) -> None:
         self.loop = SteppedLoop()
         made = replace(_OPTIONS, **options)
-        self.context = TapContext(made, cast(asyncio.AbstractEventLoop, self.loop), self.loop.clock_ns)
+        loop = cast(asyncio.AbstractEventLoop, self.loop)
+        self.context = TapContext(
+            made, loop, self.loop.clock_ns, Recording(made, client_key=b"", clock_ns=self.loop.clock_ns)
+        )
         self.records = RecorderGroup()
         self._recorders = _Recorders(self.records.recorders if recording else None)
         self.context.recorders = cast(Any, self._recorders)

@@ -8,17 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from streamgauge.ingest.facts import RouteFacts, UpstreamFacts
 from streamgauge.ingest.guards import Guards
+from streamgauge.ingest.http1.heads import HeadLimits, read_request_head, read_response_head
+from streamgauge.ingest.http1.trace_context import join_trace
+from streamgauge.ingest.http1.upstreams import parse_upstreams
+from streamgauge.ingest.recording.counters import Counters
+from streamgauge.ingest.recording.failures import RecordingFailures
+from streamgauge.ingest.recording.record_buffer import RecordBuffer
+from streamgauge.ingest.recording.recorder import Recorder, Recorders
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, decode
-from streamgauge.ingest.tap.counters import Counters
-from streamgauge.ingest.tap.facts import RouteFacts, UpstreamFacts
-from streamgauge.ingest.tap.http.heads import HeadLimits, read_request_head, read_response_head
 from streamgauge.ingest.tap.http.routing import Router
-from streamgauge.ingest.tap.http.trace_context import join_trace
-from streamgauge.ingest.tap.http.upstreams import parse_upstreams
-from streamgauge.ingest.tap.recording.failures import RecordingFailures
-from streamgauge.ingest.tap.recording.record_buffer import RecordBuffer
-from streamgauge.ingest.tap.recording.recorder import Recorder, Recorders
 from tests.options import tap_options
 
 WALL_NS = 1_700_000_000_000_000_000

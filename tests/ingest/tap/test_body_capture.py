@@ -13,15 +13,15 @@ import pytest
 import zstandard
 
 from streamgauge.analytics.assembly.assembler import Assembler
-from streamgauge.ingest.records import AnyRecord, Frames
-from streamgauge.ingest.tap.facts import FieldFacts, ResponseFacts
-from streamgauge.ingest.tap.recording.body_capture import (
+from streamgauge.ingest.facts import FieldFacts, ResponseFacts
+from streamgauge.ingest.recording.body_capture import (
     LOOK_BYTES,
     MAX_PLAIN_BODY_BYTES,
     UNLIMITED,
     ResponseLook,
     captures_request,
 )
+from streamgauge.ingest.records import AnyRecord, Frames
 from tests.analytics.log_entries import chunk, ending
 from tests.analytics.stream_records import rows_of
 from tests.ingest.running_tap import END, assert_complete, body_of, request_of, respond_with, running_tap
@@ -145,7 +145,7 @@ async def exchange(
         _, received = await tap.request(asked + b"\r\n" + QUESTION)
         assert received == chunks + END
         (records,) = await tap.records()
-        counters = tap.worker.counters
+        counters = tap.worker.recording.counters
         assert counters.captured_bytes + counters.uncaptured_bytes == counters.body_bytes == len(body)
     assert_complete(records)
     return records

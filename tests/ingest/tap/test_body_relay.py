@@ -40,7 +40,7 @@ class Upstream:
 
 
 def relayed(tap: RunningTap) -> int:
-    return tap.worker.counters.streams_relayed
+    return tap.worker.recording.counters.streams_relayed
 
 
 async def client_with_parts(tap: RunningTap, upstream: Upstream, count: int) -> Client:
@@ -162,7 +162,7 @@ async def test_without_a_thread_auto_uses_python_and_native_fails(monkeypatch: p
     monkeypatch.setattr(worker, "BodyRelay", fail)
     upstream = Upstream(SSE + b"Transfer-Encoding: chunked\r\n\r\n", chunk(PART))
     async with run(upstream.serve, relay="auto") as tap:
-        assert tap.worker.stats()["native_relays_now"] == 0
+        assert tap.worker.recording.stats()["native_relays_now"] == 0
     with pytest.raises(OSError, match="cannot start"):
         async with run(upstream.serve, relay="native"):
             pass
@@ -189,7 +189,7 @@ async def test_frames_that_arrive_while_an_end_is_processed_are_recorded(monkeyp
         for records in await tap.records(2):
             assert_complete(records)
         assert body_of(tap.log.records).count(b"late") == 1
-        assert tap.worker.counters.lost_bytes == 0
+        assert tap.worker.recording.counters.lost_bytes == 0
         os.close(sent)
 
 

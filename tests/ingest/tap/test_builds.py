@@ -16,7 +16,7 @@ import json, sys
 from streamgauge.ingest.tap.process import worker
 print(json.dumps({
     name: module.__spec__.origin
-    for name, module in sys.modules.items() if name.startswith("streamgauge.ingest.tap.")
+    for name, module in sys.modules.items() if name.startswith("streamgauge.ingest.")
 }))
 """
 
@@ -39,7 +39,7 @@ def test_interpreted_process_loads_no_compiled_module() -> None:
 @pytest.mark.skipif(not is_compiled(), reason="the process runs interpreted")
 def test_compiled_process_loads_the_compiled_modules() -> None:
     assert compiled_modules(interpreted=False) >= {
-        "streamgauge.ingest.tap.http.heads",
+        "streamgauge.ingest.http1.heads",
         "streamgauge.ingest.tap.relay.native_relay",
     }
 

@@ -53,7 +53,7 @@ async def test_client_that_does_not_read_the_end_of_its_response_is_disconnected
         client = await tap.client()
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await client.send(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: %s\r\n\r\n" % connection)
-        await tap.wait_until(lambda: tap.worker.counters.closed_by_cause.get("complete") == 1)
+        await tap.wait_until(lambda: tap.worker.recording.counters.closed_by_cause.get("complete") == 1)
         await tap.wait_until(lambda: not tap.worker.context.clients)
 
 

@@ -95,7 +95,9 @@ def tls_of(pki: Path) -> dict[str, Path]:
 
 async def over(tap: RunningTap) -> None:
     """By the tap's own clock the response is over."""
-    await tap.wait_until(lambda: tap.worker.counters.body_bytes > 0 and not tap.worker.context.exchanges)
+    await tap.wait_until(
+        lambda: tap.worker.recording.counters.body_bytes > 0 and not tap.worker.context.exchanges
+    )
 
 
 async def closed_of(tap: RunningTap) -> tuple[Closed, Callable[[int | None], int]]:

@@ -252,7 +252,7 @@ async def test_request_without_body_is_retried_if_the_pooled_connection_just_clo
         await client.send(GET)
         _, body = await client.response()
         assert body == b"ok"
-        assert tap.worker.counters.retries == 1
+        assert tap.worker.recording.counters.retries == 1
         for records in await tap.records(2):
             assert_complete(records)
             assert records[-1].cause == "complete"
@@ -285,7 +285,7 @@ async def test_pooled_connection_that_the_server_closed_is_not_used():
         for _ in range(5):
             _, body = await tap.request(POST)
             assert body == b"ok"
-        assert tap.worker.counters.retries == 0
+        assert tap.worker.recording.counters.retries == 0
 
 
 async def test_early_response_to_an_upload_reaches_the_client():

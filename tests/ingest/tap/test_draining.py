@@ -163,6 +163,6 @@ async def test_alive_records_are_written_periodically():
     async with running_tap(None, alive_s=0.02) as tap:
         await tap.wait_until(lambda: sum(isinstance(r, Alive) for r in tap.log.records) >= 3)
         first, second = [r for r in tap.log.records if isinstance(r, Alive)][:2]
-        assert first.incarnation == second.incarnation == tap.worker.incarnation
+        assert first.incarnation == second.incarnation == tap.worker.recording.incarnation
         assert first.mono_ns < second.mono_ns
         assert not first.stopping

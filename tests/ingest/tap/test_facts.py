@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 import msgspec
 
+from streamgauge.ingest.facts import FieldFacts, RequestFacts, ResponseFacts, RouteFacts
 from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.header_fields import request_field, response_field
+from streamgauge.ingest.http1.trace_context import TraceContext
+from streamgauge.ingest.recording.counters import Counters
+from streamgauge.ingest.recording.failures import RecordingFailures
+from streamgauge.ingest.recording.record_buffer import RecordBuffer
+from streamgauge.ingest.recording.recorder import Recorders
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Opened, Request
-from streamgauge.ingest.tap.counters import Counters
-from streamgauge.ingest.tap.facts import FieldFacts, RequestFacts, ResponseFacts, RouteFacts
-from streamgauge.ingest.tap.http.trace_context import TraceContext
-from streamgauge.ingest.tap.recording.failures import RecordingFailures
-from streamgauge.ingest.tap.recording.record_buffer import RecordBuffer
-from streamgauge.ingest.tap.recording.recorder import Recorders
 from tests.ingest.running_tap import END, RunningTap, assert_complete, chunk, read_request, running_tap
 from tests.ingest.tap.recorders import StalledSink
 
@@ -94,7 +94,7 @@ def records_of_facts(
     sink = StalledSink()
     buffer = RecordBuffer(sink, RecordingFailures(Counters(), Guards()), queue_bytes=2**20)
     recorders = Recorders(
-        buffer, tap.worker.options, incarnation=tap.worker.incarnation, client_key=b"k" * 32, wall_ns=lambda at_ns: opened.wall_ns
+        buffer, tap.worker.options, incarnation=tap.worker.recording.incarnation, client_key=b"k" * 32, wall_ns=lambda at_ns: opened.wall_ns
     )  # fmt: skip
     t0_ns = opened.mono_ns
     trace = TraceContext(opened.trace_id, opened.span_id, opened.parent_span_id, opened.trace_flags)

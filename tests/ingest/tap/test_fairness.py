@@ -85,7 +85,7 @@ async def max_iteration_bytes(*, request_bytes: int, response_bytes: int) -> int
                 time.sleep(0.02)  # noqa: ASYNC251 - blocks the loop so that the kernel's buffers fill up
                 await asyncio.sleep(0)
                 steps.append(forwarded_bytes(tap) - before)
-            assert tap.worker.counters.streams_opened == 1
+            assert tap.worker.recording.counters.streams_opened == 1
             return max(steps)
 
 
@@ -127,12 +127,12 @@ async def test_a_response_faster_than_the_log_leaves_room_for_the_records_of_oth
             await client.read_until(b"\r\n\r\n")
             assert await client.read(3 * len(part)) == 3 * part
         assert len((await tap.request(b"GET /fast HTTP/1.1\r\nHost: a\r\n\r\n"))[1]) > size_bytes
-        await tap.wait_until(lambda: tap.worker.counters.streams_closed == 1)
+        await tap.wait_until(lambda: tap.worker.recording.counters.streams_closed == 1)
         go_on.set()
         for client in others:
             assert await client.read((parts - 3) * len(part)) == (parts - 3) * part
             await client.read_until(END)
-        await tap.wait_until(lambda: tap.worker.counters.streams_closed == 1 + streams)
+        await tap.wait_until(lambda: tap.worker.recording.counters.streams_closed == 1 + streams)
         tap.log.gate.set()
         records = await tap.records(1 + streams)
     lossy = [any(isinstance(r, Lost) for r in stream) for stream in records]

@@ -8,12 +8,12 @@ import threading
 
 import pytest
 
+from streamgauge.ingest.recording import log_thread as record_log_thread
+from streamgauge.ingest.recording import recording as recording_module
+from streamgauge.ingest.recording.log_thread import LogThread
+from streamgauge.ingest.recording.record_buffer import RecordBuffer
 from streamgauge.ingest.records import OPENED, Alive, Closed, Lost, Opened
 from streamgauge.ingest.tap.exchanges.exchange import Exchange
-from streamgauge.ingest.tap.process import worker as worker_module
-from streamgauge.ingest.tap.recording import log_thread as record_log_thread
-from streamgauge.ingest.tap.recording.log_thread import LogThread
-from streamgauge.ingest.tap.recording.record_buffer import RecordBuffer
 from streamgauge.ingest.tap.relay.body_relay import BodyRelay
 from streamgauge.ingest.tap.relay.choice import native_relay
 from tests.deadline import DEADLINE_S
@@ -57,7 +57,7 @@ async def test_each_thread_and_loop_of_a_worker_survives_an_exception_and_is_nam
             hit.add(guard.name)
         assert {"log thread", "alive records"} <= hit
         assert {name for name, count in guards.failures().items() if count} == hit
-        done = tap.worker.counters.streams_closed
+        done = tap.worker.recording.counters.streams_closed
         await client.send(GET)
         assert await client.response() == expected
         await tap.records(done + 1)
@@ -82,8 +82,8 @@ async def test_batch_that_cannot_be_packed_is_dropped_and_reported(monkeypatch: 
         await client.send(GET)
         assert await client.response() == first
         await tap.wait_until(lambda: any(isinstance(r, Opened) for r in tap.log.records))
-        assert tap.worker.stats()["log_append_errors"] == 1
-        assert tap.worker.stats()["queue_bytes_now"] < 10_000
+        assert tap.worker.recording.stats()["log_append_errors"] == 1
+        assert tap.worker.recording.stats()["queue_bytes_now"] < 10_000
 
 
 async def test_full_disk_is_a_fault_with_its_path_until_the_log_accepts_records():
@@ -132,7 +132,7 @@ async def test_stop_ends_each_exchange_and_closes_the_log_whatever_raises(monkey
 async def test_recording_that_cannot_start_is_named_and_traffic_goes_on(monkeypatch: pytest.MonkeyPatch):
     native = native_relay is not None
     for holder, name in (
-        (worker_module, "RecordBuffer"), (worker_module, "Recorders"), *([(BodyRelay, "record_in")] * native),
+        (recording_module, "RecordBuffer"), (recording_module, "Recorders"), *([(BodyRelay, "record_in")] * native),
     ):  # fmt: skip
         fault = Fault(always=False)
         with monkeypatch.context() as patch:
@@ -151,7 +151,7 @@ async def test_exception_at_the_end_of_recording_is_counted_and_the_tap_stops(
     buffer = type(
         "Buffer", (RecordBuffer,), {"flush_all": RecordBuffer.flush_all}
     )  # a compiled class cannot be changed
-    monkeypatch.setattr(worker_module, "RecordBuffer", buffer)
+    monkeypatch.setattr(recording_module, "RecordBuffer", buffer)
     for kind, name in (
         (buffer, "flush_all"), (LogThread, "stop"), (MemoryLog, "close"), *([(BodyRelay, "close")] * native),
     ):  # fmt: skip

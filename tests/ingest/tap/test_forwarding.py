@@ -132,7 +132,7 @@ async def test_response_is_forwarded_unchanged_and_both_connections_are_kept(ans
         for records in await tap.records(2):
             assert_complete(records)
         assert len(tap.upstream_connections) == 1
-        assert tap.worker.counters.upstream_reuses == 1
+        assert tap.worker.recording.counters.upstream_reuses == 1
 
 
 async def test_body_that_ends_with_the_connection_is_complete():
@@ -274,7 +274,7 @@ async def test_excess_bytes_in_a_later_read_are_not_forwarded(begin: bytes, end:
         await client.read_until(b"ab")
         go.set()
         assert (await client.read_to_end()).endswith(end)
-        assert tap.worker.counters.bad_upstream_excess_bytes > 0
+        assert tap.worker.recording.counters.bad_upstream_excess_bytes > 0
 
 
 async def test_large_upload_is_streamed_not_buffered():

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from streamgauge.ingest.records import Opened
-from streamgauge.ingest.tap.http.client_identity import client_id
-from streamgauge.ingest.tap.http.fields import SPECIAL_IN_REQUESTS, SPECIAL_IN_RESPONSES
-from streamgauge.ingest.tap.http.heads import (
+from streamgauge.ingest.http1.client_identity import client_id
+from streamgauge.ingest.http1.fields import SPECIAL_IN_REQUESTS, SPECIAL_IN_RESPONSES
+from streamgauge.ingest.http1.heads import (
     BadRequest,
     BadUpstream,
     HeadLimits,
@@ -22,6 +21,9 @@ from streamgauge.ingest.tap.http.heads import (
     read_response_head,
     response_body,
 )
+from streamgauge.ingest.http1.trace_context import TraceContext
+from streamgauge.ingest.http1.upstreams import parse_upstream, parse_upstreams
+from streamgauge.ingest.records import Opened
 from streamgauge.ingest.tap.http.rewriting import (
     XForwarded,
     adds_x_forwarded,
@@ -30,8 +32,6 @@ from streamgauge.ingest.tap.http.rewriting import (
     signed_names,
 )
 from streamgauge.ingest.tap.http.routing import Router
-from streamgauge.ingest.tap.http.trace_context import TraceContext
-from streamgauge.ingest.tap.http.upstreams import parse_upstream, parse_upstreams
 from tests.ingest.running_tap import read_request, running_tap
 
 SECRET = "sk-plan7ed-s3cret"
@@ -170,7 +170,7 @@ async def test_fields_signed_for_aws_are_forwarded_as_received_unless_they_end_a
 
 
 def test_uncached_lines_are_parsed_and_keys_are_not_cached():
-    from streamgauge.ingest.tap.http.heads import REQUEST_FIELDS
+    from streamgauge.ingest.http1.heads import REQUEST_FIELDS
 
     planted = f"sk-{'x' * 20}"
     for _ in range(2):
@@ -182,8 +182,8 @@ def test_uncached_lines_are_parsed_and_keys_are_not_cached():
 
 
 def test_field_cache_is_bounded():
-    from streamgauge.ingest.tap.http.fields import _MAX_LINES
-    from streamgauge.ingest.tap.http.heads import REQUEST_FIELDS
+    from streamgauge.ingest.http1.fields import _MAX_LINES
+    from streamgauge.ingest.http1.heads import REQUEST_FIELDS
 
     for number in range(_MAX_LINES + 10):
         raw = f"GET / HTTP/1.1\r\nHost: h\r\nX-Request-Id: {number}\r\n\r\n"

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from streamgauge.ingest.tap.http.bodies import MAX_CHUNK_LINE_BYTES, MAX_TRAILER_BYTES, BodyReader
-from streamgauge.ingest.tap.http.heads import (
+from streamgauge.ingest.http1.bodies import MAX_CHUNK_LINE_BYTES, MAX_TRAILER_BYTES, BodyReader
+from streamgauge.ingest.http1.heads import (
     CHUNKED,
     LENGTH,
     NO_BODY,

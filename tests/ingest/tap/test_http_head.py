@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from streamgauge.ingest.tap.http.heads import (
+from streamgauge.ingest.http1.heads import (
     CHUNKED,
     LENGTH,
     NO_BODY,

@@ -9,11 +9,11 @@ import time
 
 import pytest
 
+from streamgauge.ingest.http1.heads import HeadLimits, read_request_head
+from streamgauge.ingest.http1.upstreams import parse_upstreams
 from streamgauge.ingest.records import Closed, Frames
 from streamgauge.ingest.tap.http.error_responses import HTTP2_REFUSAL
-from streamgauge.ingest.tap.http.heads import HeadLimits, read_request_head
 from streamgauge.ingest.tap.http.routing import Router
-from streamgauge.ingest.tap.http.upstreams import parse_upstreams
 from tests.ingest.running_tap import (
     END,
     SSE_HEAD,
@@ -48,7 +48,7 @@ async def test_request_smuggling_is_refused_and_never_reaches_the_upstream():
             assert b"Connection: close\r\n" in answer
             assert answer.count(b"Content-Length: ") == 1
         assert reached == []
-        assert tap.worker.counters.requests_refused == len(SMUGGLING)
+        assert tap.worker.recording.counters.requests_refused == len(SMUGGLING)
 
 
 @pytest.mark.parametrize("name", MALFORMED)
@@ -402,7 +402,7 @@ async def test_unknown_upstream_is_a_404_with_the_configured_names(raw: bytes):
         head, body = await tap.request(raw)
         assert head.startswith(b"HTTP/1.1 404 ")
         assert json.loads(body)["error"]["upstreams"] == ["anthropic", "vllm"]
-        assert tap.worker.counters.requests_unrouted == 1
+        assert tap.worker.recording.counters.requests_unrouted == 1
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,10 @@ from urllib.parse import urlsplit
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from streamgauge.ingest.http1.upstreams import parse_upstreams
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.records import Alive, AnyRecord, Closed, Opened, unpack
 from streamgauge.ingest.tap import is_compiled
-from streamgauge.ingest.tap.http.upstreams import parse_upstreams
 from streamgauge.ingest.tap.main import TapOptions, run
 from tests import host_headers
 from tests.deadline import DEADLINE_S

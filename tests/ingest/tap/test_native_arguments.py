@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from streamgauge.ingest.tap.http import heads
+from streamgauge.ingest.http1 import heads
 from streamgauge.ingest.tap.relay.choice import native_relay
 
 PROGRAM = """
@@ -29,7 +29,7 @@ def call(function):
                 pass
             calls += 1
 
-modules = [m for name, m in sys.modules.items() if name.startswith("streamgauge.ingest.tap.") and m.__file__.endswith(".so")]
+modules = [m for name, m in sys.modules.items() if name.startswith("streamgauge.ingest.") and m.__file__.endswith(".so")]
 for module in modules:
     for name, value in list(vars(module).items()):
         if isinstance(value, type) and value.__module__ == module.__name__:

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamgauge.ingest.http1 import receive_buffer
+from streamgauge.ingest.http1.heads import check_partial_head, check_partial_response_head
+from streamgauge.ingest.http1.receive_buffer import ReceiveBuffer
 from streamgauge.ingest.tap.connections import client_connection
 from streamgauge.ingest.tap.exchanges import forwarding
 from streamgauge.ingest.tap.exchanges.states import WAITING
-from streamgauge.ingest.tap.http import receive_buffer
-from streamgauge.ingest.tap.http.heads import check_partial_head, check_partial_response_head
-from streamgauge.ingest.tap.http.receive_buffer import ReceiveBuffer
 from tests.ingest.running_tap import Client, RunningTap, read_request, running_tap
 
 PIECES = st.lists(st.sampled_from([b"a", b"\r\n", b"\r", b"\n", b"bc\r\n\r\n", b"d\r\n"]), max_size=12).map(

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from streamgauge.ingest.facts import FieldFacts, ResponseFacts
+from streamgauge.ingest.recording.record_buffer import MAX_ENDED, RECORD_OVERHEAD_BYTES
+from streamgauge.ingest.recording.recorder import Recorder
 from streamgauge.ingest.records import Closed, Frames, Lost, Opened, Request
-from streamgauge.ingest.tap.facts import FieldFacts, ResponseFacts
-from streamgauge.ingest.tap.recording.record_buffer import MAX_ENDED, RECORD_OVERHEAD_BYTES
-from streamgauge.ingest.tap.recording.recorder import Recorder
 from tests.deadline import DEADLINE_S
 from tests.ingest.running_tap import assert_complete, body_of
 from tests.ingest.tap.recorders import RecorderGroup, WatchedUpstream

@@ -11,9 +11,9 @@ import pytest
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from streamgauge.ingest.record_log.interface import LogBroken, LogFull, LogInUse
+from streamgauge.ingest.recording import log_thread as record_log_thread
+from streamgauge.ingest.recording.log_thread import LogThread
 from streamgauge.ingest.records import Frames, Lost, Request, encode, unpack
-from streamgauge.ingest.tap.recording import log_thread as record_log_thread
-from streamgauge.ingest.tap.recording.log_thread import LogThread
 from tests.analytics.log_entries import stream
 from tests.ingest.running_tap import (
     END,
@@ -143,7 +143,7 @@ async def test_traffic_continues_while_the_log_fails_and_the_loss_is_reported_la
         await tap.wait_until(lambda: tap.log.failed > 0)
         await client.send(GET)
         await client.response()
-        assert tap.worker.stats()["queue_bytes_now"] <= 125_000
+        assert tap.worker.recording.stats()["queue_bytes_now"] <= 125_000
         tap.log.broken = None
         all_records = await tap.records(2)
         assert sum(r.bytes for records in all_records for r in records if isinstance(r, Lost)) > 0
@@ -152,10 +152,10 @@ async def test_traffic_continues_while_the_log_fails_and_the_loss_is_reported_la
             lost = [r for r in records if isinstance(r, Lost)]
             assert len(body_of(records)) + sum(r.bytes for r in lost) == 300_000
             assert {r.cause for r in lost} <= {cause, "queue_full"}
-        counters = tap.worker.counters
+        counters = tap.worker.recording.counters
         assert counters.captured_bytes + counters.lost_bytes == counters.body_bytes == 600_000
-        assert tap.worker.stats()["log_append_errors"] == tap.log.failed
-        await tap.wait_until(lambda: tap.worker.stats()["log_failing_now"] == 0)
+        assert tap.worker.recording.stats()["log_append_errors"] == tap.log.failed
+        await tap.wait_until(lambda: tap.worker.recording.stats()["log_failing_now"] == 0)
 
 
 async def test_a_stalled_log_does_not_delay_traffic():
@@ -169,7 +169,7 @@ async def test_a_stalled_log_does_not_delay_traffic():
         tap.log.gate.set()
         for records in await tap.records(3):
             assert_complete(records)
-        assert tap.worker.counters.lost_bytes > 0
+        assert tap.worker.recording.counters.lost_bytes > 0
 
 
 async def test_a_batch_that_the_log_rejects_is_dropped_and_reported():
@@ -186,7 +186,7 @@ async def test_a_batch_that_the_log_rejects_is_dropped_and_reported():
         await tap.wait_until(lambda: bool(log.records))
         await tap.request(GET)
         await tap.wait_until(lambda: any(isinstance(r, Lost) for r in log.records))
-        assert tap.worker.counters.lost_records > 0
+        assert tap.worker.recording.counters.lost_records > 0
         await tap.request(GET)
         await tap.wait_until(lambda: any(isinstance(r, Frames) for r in log.records))
 
@@ -239,4 +239,4 @@ async def test_packed_streams_are_counted():
         for _ in range(3):
             await tap.request(GET)
         await tap.records(3)
-        assert tap.worker._run_totals().streams_in_log == 3
+        assert tap.worker.recording._run_totals().streams_in_log == 3

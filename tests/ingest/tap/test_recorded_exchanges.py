@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamgauge.ingest.generated_ids import uuid7_wall_ns
+from streamgauge.ingest.http1.heads import HeadLimits, read_request_head, read_response_head
+from streamgauge.ingest.http1.trace_context import TraceContext
+from streamgauge.ingest.http1.upstreams import parse_upstreams
 from streamgauge.ingest.identifiers import name, path, query_model
+from streamgauge.ingest.recording.counters import NAMES
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request
-from streamgauge.ingest.tap.counters import NAMES
-from streamgauge.ingest.tap.http.heads import HeadLimits, read_request_head, read_response_head
 from streamgauge.ingest.tap.http.routing import Router
-from streamgauge.ingest.tap.http.trace_context import TraceContext
-from streamgauge.ingest.tap.http.upstreams import parse_upstreams
 from tests.ingest.tap.recorders import WALL_NS, RecorderGroup
 
 UPSTREAMS = parse_upstreams(["a=http://127.0.0.1:1", "b=http://[::1]:70"])

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
+from streamgauge.ingest.http1.heads import read_response_head
 from streamgauge.ingest.keyed_ids import keyed_hash
+from streamgauge.ingest.recording.recorder import FLUSH_BYTES
 from streamgauge.ingest.records import Closed, Frames, Lost, Opened, RequestAnatomy, ResponseHeaders
-from streamgauge.ingest.tap.http.heads import read_response_head
-from streamgauge.ingest.tap.recording.recorder import FLUSH_BYTES
 from tests.deadline import DEADLINE_S
 from tests.ingest.running_tap import assert_complete, body_of, request_of
 from tests.ingest.tap.recorders import RESPONSE, RecorderGroup, WatchedUpstream

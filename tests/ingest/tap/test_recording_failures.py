@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
+from streamgauge.ingest.recording.log_thread import LogThread
+from streamgauge.ingest.recording.record_buffer import RecordBuffer
+from streamgauge.ingest.recording.recorder import Recorder, Recorders
 from streamgauge.ingest.records import Closed, Frames, Lost, Opened
-from streamgauge.ingest.tap.recording.log_thread import LogThread
-from streamgauge.ingest.tap.recording.record_buffer import RecordBuffer
-from streamgauge.ingest.tap.recording.recorder import Recorder, Recorders
-from streamgauge.ingest.tap.recording.refusals import Refusals
+from streamgauge.ingest.tap.exchanges.refusals import Refusals
 from streamgauge.ingest.tap.relay.body_relay import BodyRelay
 from streamgauge.ingest.tap.relay.choice import native_relay
 from tests.guard_injection import Fault, derived, methods
@@ -72,8 +72,8 @@ def injected(kind: type, name: str, fault: Fault, tap: RunningTap) -> Iterator[N
             recorders.new = functools.partial(faulty, context.recorders)
             patch.setattr(context, "recorders", recorders)
         elif kind is RecordBuffer and is_compiled(kind):
-            buffer = Redirect(tap.worker._buffer)
-            setattr(buffer, name, fault.instead_of(getattr(tap.worker._buffer, name)))
+            buffer = Redirect(tap.worker.recording.buffer)
+            setattr(buffer, name, fault.instead_of(getattr(tap.worker.recording.buffer, name)))
             patch.setattr(context.relay, "_buffer", buffer)
         else:
             patch.setattr(kind, name, derived(kind, name, fault))
@@ -195,14 +195,14 @@ async def ended_streams(
 ) -> tuple[int, int]:
     """Wait until all streams have ended and no bytes wait. Returns (streams with all records, others)."""
     worker, log = tap.worker, tap.log
-    buffer = worker._buffer
+    buffer = worker.recording.buffer
     assert buffer is not None
 
     def ends() -> int:
         records = log.records[log_before:]
         return len({r.stream for r in records if isinstance(r, Closed) or (isinstance(r, Lost) and r.last)})
 
-    opened = worker.counters.streams_opened - opened_before
+    opened = worker.recording.counters.streams_opened - opened_before
     try:
         await tap.wait_until(lambda: ends() + uncounted() >= opened and (buffer.queued_bytes == 0 or leaks))
     except TimeoutError:
@@ -241,7 +241,7 @@ class Rounds:
         self.tap = tap
         self.upstream = upstream
         self.number = 0
-        buffer = tap.worker._buffer
+        buffer = tap.worker.recording.buffer
         assert buffer is not None
         self.buffer = buffer
         self.room_bytes = buffer.limit_bytes
@@ -257,7 +257,7 @@ class Rounds:
         """Whether the method was called."""
         tap, buffer = self.tap, self.buffer
         buffer.flush_all()  # recorders that the last round has abandoned
-        counters, guards = tap.worker.counters, tap.worker.context.guards
+        counters, guards = tap.worker.recording.counters, tap.worker.context.guards
         opened, in_log, untold = counters.streams_opened, len(tap.log.records), counters.lost_untold
         failures = sum(guards.failures().values())
         self.number += 1

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from streamgauge.ingest.records import AnyRecord, Closed, Opened
-from streamgauge.ingest.tap.recording.refusals import BURST, PER_SECOND
+from streamgauge.ingest.tap.exchanges.refusals import BURST, PER_SECOND
 from tests.ingest.running_tap import assert_complete, respond_with, running_tap
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -70,7 +70,7 @@ async def test_refused_request_is_recorded_with_its_reason(name: str):
         if refusal != "http2":
             assert answer.startswith(b"HTTP/1.1 %d " % status)
             assert b"x-streamgauge-error: %b\r\n" % refusal.encode() in answer
-        counters = tap.worker.counters
+        counters = tap.worker.recording.counters
         assert counters.requests_refused + counters.requests_unrouted == 1
         assert (counters.streams_opened, counters.streams_closed) == (1, 1)
 
@@ -107,7 +107,7 @@ async def test_refused_requests_beyond_the_limit_are_only_counted():
         now_ns[0] += 1_000_000_000
         await refused(PER_SECOND + 5)
         await tap.records(BURST + PER_SECOND)
-        counters = tap.worker.counters
+        counters = tap.worker.recording.counters
         assert counters.streams_opened == BURST + PER_SECOND
         assert counters.refusals_unrecorded == 25
         assert counters.requests_refused == BURST + PER_SECOND + 25
@@ -135,7 +135,7 @@ async def test_refused_requests_do_not_enter_a_full_record_buffer():
         tap.log.gate.clear()
         for _ in range(20):
             await tap.request(b"GET\r\n\r\n")
-        counters = tap.worker.counters
+        counters = tap.worker.recording.counters
         assert counters.refusals_unrecorded > 0
         assert counters.streams_opened + counters.refusals_unrecorded == 20
         assert counters.lost_records == 0

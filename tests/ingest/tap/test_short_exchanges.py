@@ -86,7 +86,7 @@ async def test_head_response_with_a_body_is_forwarded_without_it():
     async with run(respond_with(OK, OK)) as tap:
         await second_response(await tap.client(), HEAD_REQUEST, head_only=True)
         [_, records] = await tap.records(2)
-        assert tap.worker.counters.bad_upstream_excess_bytes == 2
+        assert tap.worker.recording.counters.bad_upstream_excess_bytes == 2
     assert records[-1].response_bytes == 0
 
 
@@ -96,7 +96,7 @@ async def test_connection_that_is_not_quiet_is_not_used(request_: bytes, monkeyp
     monkeypatch.setattr(UpstreamConnection, "is_quiet", lambda _: False)
     async with run(respond_with(OK, OK)) as tap:
         await second_response(await tap.client(), request_)
-        assert tap.worker.counters.upstream_connections == 2
+        assert tap.worker.recording.counters.upstream_connections == 2
 
 
 async def never_respond_again(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -112,7 +112,7 @@ async def test_event_before_the_response_is_forwarded(event: str):
         await client.send(GET)
         await client.response()
         await client.send(POST)
-        await tap.wait_until(lambda: tap.worker.counters.upstream_reuses == 1)
+        await tap.wait_until(lambda: tap.worker.recording.counters.upstream_reuses == 1)
         if event == "client pipelines":
             await client.send(GET)
             await tap.wait_until(lambda: bool(tap.worker.context.exchanges))
@@ -148,7 +148,7 @@ async def test_only_a_safe_request_is_repeated_after_the_upstream_closed(request
     async with run(close_on_second(respond_with(OK))) as tap:
         head, _ = await second_response(await tap.client(), request_)
         assert head.split(b" ")[1] == status
-        assert tap.worker.counters.retries == (status == b"200")
+        assert tap.worker.recording.counters.retries == (status == b"200")
         [_, records] = await tap.records(2)
     assert_complete(records)
 

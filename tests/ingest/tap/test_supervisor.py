@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
+from streamgauge.ingest.admin import Admin
 from streamgauge.ingest.guards import Guards
+from streamgauge.ingest.http1.upstreams import parse_upstreams
 from streamgauge.ingest.listening import AllowedHosts, bind, bind_tap
+from streamgauge.ingest.metrics import Report
 from streamgauge.ingest.tap.connections.sockets import HangupWatch
-from streamgauge.ingest.tap.http.upstreams import parse_upstreams
 from streamgauge.ingest.tap.process import supervisor
-from streamgauge.ingest.tap.process.admin import Admin
-from streamgauge.ingest.tap.process.metrics import Report
 from streamgauge.ingest.tap.process.supervisor import Supervisor
 from tests.deadline import DEADLINE_S
 from tests.guard_injection import Injection

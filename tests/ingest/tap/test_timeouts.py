@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from streamgauge.ingest.http1.upstreams import parse_upstreams
 from streamgauge.ingest.tap.exchanges.timeouts import Timeouts, expired
-from streamgauge.ingest.tap.http.upstreams import parse_upstreams
 from tests.options import tap_options
 
 SECOND_NS = 10**9

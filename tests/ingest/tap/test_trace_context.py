@@ -7,8 +7,8 @@ import re
 
 import pytest
 
+from streamgauge.ingest.http1.trace_context import join_trace
 from streamgauge.ingest.records import Opened
-from streamgauge.ingest.tap.http.trace_context import join_trace
 from tests.ingest.running_tap import read_request, running_tap
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

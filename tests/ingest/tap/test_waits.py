@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import uvloop
 
+from streamgauge.ingest.recording.waits import MAX_WAITS, Waits, merge_closest
 from streamgauge.ingest.records import Closed, Opened, Wait
-from streamgauge.ingest.tap.exchanges.waits import MAX_WAITS, Waits, merge_closest
 from tests.ingest.running_tap import END, SSE_HEAD, chunk, read_request, respond_with, running_tap
 
 MS = 1_000_000

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from streamgauge.ingest.tap.http.websocket_close import MAX_FRAMES, CloseFrameFinder
+from streamgauge.ingest.http1.websocket_close import MAX_FRAMES, CloseFrameFinder
 
 SIZES = (0, 1, 125, 126, 8, 65_535, 65_536)
 OTHERS = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT, Opcode.PING, Opcode.PONG)

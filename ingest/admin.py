@@ -1,4 +1,4 @@
-"""The tap's admin port. Read-only, one request per connection.
+"""The admin port of a process that records. Read-only, one request per connection.
 
 /healthz: the process runs. /readyz: it can forward. /recordingz: it records; else 503 with one line per fault. A fault of
 recording never fails the first two, because clients are still served. /metrics and /ledger have the counters.
@@ -14,12 +14,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 
 from streamgauge.ingest.guards import probe
+from streamgauge.ingest.http1.heads import BadRequest, HeadLimits, RequestHead, read_request_head
 from streamgauge.ingest.listening import STATUS, AllowedHosts
-from streamgauge.ingest.tap.exchanges.timeouts import ADMIN_REQUEST_S
-from streamgauge.ingest.tap.http.heads import BadRequest, HeadLimits, RequestHead, read_request_head
-from streamgauge.ingest.tap.process.metrics import Report, render
+from streamgauge.ingest.metrics import Report, render
 
 _LIMITS = HeadLimits(head_bytes=16_384)
+_REQUEST_S = 5.0
+"""For a request to arrive and be answered."""
 
 
 class Admin:
@@ -47,7 +48,7 @@ class Admin:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(ADMIN_REQUEST_S):
+            async with asyncio.timeout(_REQUEST_S):
                 raw = await reader.readuntil(b"\r\n\r\n")
             head = read_request_head(raw, _LIMITS)
             refusal = self._refusal(head)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from streamgauge.ingest.tap.facts import FieldFacts
-from streamgauge.ingest.tap.http.client_identity import API_KEY_FIELDS
+from streamgauge.ingest.facts import FieldFacts
+from streamgauge.ingest.http1.client_identity import API_KEY_FIELDS
 
 TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
 _LINE = re.compile(rb"(" + TOKEN + rb"+):([\t\x20-\x7e\x80-\xff]*)")

@@ -12,11 +12,9 @@ import re
 from functools import partial
 from typing import NamedTuple
 
+from streamgauge.ingest.facts import RequestFacts, ResponseFacts
 from streamgauge.ingest.header_fields import request_field, response_field
-from streamgauge.ingest.records import Refusal
-from streamgauge.ingest.result_cache import ResultCache
-from streamgauge.ingest.tap.facts import RequestFacts, ResponseFacts
-from streamgauge.ingest.tap.http.fields import (
+from streamgauge.ingest.http1.fields import (
     SPECIAL_IN_REQUESTS,
     SPECIAL_IN_RESPONSES,
     TOKEN,
@@ -24,6 +22,8 @@ from streamgauge.ingest.tap.http.fields import (
     Field,
     FieldTable,
 )
+from streamgauge.ingest.records import Refusal
+from streamgauge.ingest.result_cache import ResultCache
 
 _REQUEST_LINE = re.compile(rb"(" + TOKEN + rb"{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])")
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
@@ -332,3 +332,8 @@ def response_body(head: ResponseHead, method: str) -> tuple[int, int]:
     if size < 0:
         raise BadUpstream("a malformed Content-Length")
     return (LENGTH, size) if size else (NO_BODY, 0)
+
+
+def asks_for_tunnel(head: RequestHead) -> bool:
+    """The client requests an upgrade to a protocol that is forwarded. h2c is not: its requests could not be recorded."""
+    return head.upgrade is not None and b"h2c" not in head.upgrade.lower()

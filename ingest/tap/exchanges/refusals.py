@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 
-from streamgauge.ingest.tap.facts import RequestFacts, RouteFacts
+from streamgauge.ingest.facts import RequestFacts, RouteFacts
+from streamgauge.ingest.http1.heads import RequestHead, method_and_target
+from streamgauge.ingest.http1.trace_context import join_trace
+from streamgauge.ingest.http1.upstreams import Upstream
+from streamgauge.ingest.recording.failures import RecordingFailures
+from streamgauge.ingest.recording.record_buffer import RECORD_OVERHEAD_BYTES
+from streamgauge.ingest.recording.recorder import Recorders
 from streamgauge.ingest.tap.http.error_responses import ErrorResponse
-from streamgauge.ingest.tap.http.heads import RequestHead, method_and_target
-from streamgauge.ingest.tap.http.trace_context import join_trace
-from streamgauge.ingest.tap.http.upstreams import Upstream
-from streamgauge.ingest.tap.recording.failures import RecordingFailures
-from streamgauge.ingest.tap.recording.record_buffer import RECORD_OVERHEAD_BYTES
-from streamgauge.ingest.tap.recording.recorder import Recorders
 
 logger = logging.getLogger("streamgauge.tap")
 

@@ -2,7 +2,7 @@
 
 cimport cython
 
-from streamgauge.ingest.tap.facts cimport FieldFacts
+from streamgauge.ingest.facts cimport FieldFacts
 
 
 @cython.final

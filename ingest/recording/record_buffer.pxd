@@ -3,7 +3,7 @@
 cimport cython
 from libc.stdint cimport int64_t
 
-from streamgauge.ingest.tap.counters cimport Counters
+from streamgauge.ingest.recording.counters cimport Counters
 
 cdef int64_t _HAND_OVER_BYTES, _ENCODED_BYTES
 

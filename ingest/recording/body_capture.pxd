@@ -3,7 +3,7 @@
 cimport cython
 from libc.stdint cimport int64_t
 
-from streamgauge.ingest.tap.facts cimport FieldFacts, ResponseFacts
+from streamgauge.ingest.facts cimport FieldFacts, ResponseFacts
 
 cpdef capture_content(dict known)
 @cython.locals(line_end=int64_t, is_json=bint, text=bytes)

@@ -12,20 +12,27 @@ enough for 12 MB to a slow reader.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 from streamgauge.ingest.records import Wait, WaitedFor
-from streamgauge.ingest.tap.exchanges.loop_monitor import LoopMonitor
 
 LONG_SILENCE_NS: Final = 50_000_000
 MAX_WAITS: Final = 256
 
 
+class Blocks(Protocol):
+    """Interface of what knows when an event loop could not run."""
+
+    def block_before(self, now_ns: int) -> tuple[int, int] | None:
+        """(start, end) of the block that may have delayed the callback that runs now."""
+
+
 class Waits:
     """Waits of one exchange. Times passed in are monotonic, in ns, and do not decrease."""
 
-    def __init__(self, loop_monitor: LoopMonitor, t0_ns: int) -> None:
-        self._loop_monitor = loop_monitor
+    def __init__(self, blocks: Blocks | None, t0_ns: int) -> None:
+        """`blocks`: those of the event loop that forwards; None: nothing delays the bytes."""
+        self._blocks = blocks
         self._t0_ns = t0_ns
         self._client_since_ns = -1
         self._waits: list[Wait] | None = None
@@ -57,9 +64,9 @@ class Waits:
     def silence_ended(self, since_ns: int, now_ns: int) -> None:
         """Nothing arrived between these times. Add the tap's part of it: a block of the event loop just before now."""
         # Shorter silences cannot hold a stall, and the search would run for every read.
-        if now_ns - since_ns <= LONG_SILENCE_NS:
+        if now_ns - since_ns <= LONG_SILENCE_NS or self._blocks is None:
             return
-        block = self._loop_monitor.block_before(now_ns)
+        block = self._blocks.block_before(now_ns)
         if block is None or block[1] <= since_ns:
             return
         from_ns, until_ns = max(since_ns, block[0]), block[1]

@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 
 from streamgauge.ingest.guards import Guards, guarded_thread, system_error
 from streamgauge.ingest.record_log.interface import LogBroken, LogFull, LogInUse, LogWriter
+from streamgauge.ingest.recording.relayed import RelayedBatch
 from streamgauge.ingest.records import pack_encoded, streams_begun
-from streamgauge.ingest.tap.recording.relayed import RelayedBatch
 
 logger = logging.getLogger("streamgauge.tap.log")
 

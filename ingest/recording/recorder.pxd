@@ -5,13 +5,13 @@ from libc.stdint cimport int64_t
 
 from streamgauge.ingest.condensed_body cimport CondensedBody
 from streamgauge.ingest.generated_ids cimport uuid7
-from streamgauge.ingest.tap.counters cimport Counters
-from streamgauge.ingest.tap.facts cimport FieldFacts, RequestFacts, ResponseFacts, RouteFacts
-from streamgauge.ingest.tap.http.bodies cimport holds_only_comments
-from streamgauge.ingest.tap.http.client_identity cimport client_id
-from streamgauge.ingest.tap.http.trace_context cimport TraceContext
-from streamgauge.ingest.tap.recording cimport body_capture as capture
-from streamgauge.ingest.tap.recording.record_buffer cimport RecordBuffer
+from streamgauge.ingest.recording.counters cimport Counters
+from streamgauge.ingest.facts cimport FieldFacts, RequestFacts, ResponseFacts, RouteFacts
+from streamgauge.ingest.http1.bodies cimport holds_only_comments
+from streamgauge.ingest.http1.client_identity cimport client_id
+from streamgauge.ingest.http1.trace_context cimport TraceContext
+from streamgauge.ingest.recording cimport body_capture as capture
+from streamgauge.ingest.recording.record_buffer cimport RecordBuffer
 
 cdef int64_t _FLUSH_BYTES, _RECORD_BYTES, _FRAME_BYTES, _UNLIMITED
 cdef int _COLON

@@ -6,7 +6,7 @@ cdef int64_t LONG_SILENCE_NS
 
 
 cdef class Waits:
-    cdef object _loop_monitor
+    cdef object _blocks
     cdef list _waits
     cdef int64_t _client_since_ns, _t0_ns
 

@@ -1,11 +1,11 @@
-"""The tap's counters in the Prometheus text format."""
+"""The counters of a process that records, with their meaning, and their Prometheus text format."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-_FAMILIES = {
+FAMILIES = {
     "streams_opened": "Requests accepted for forwarding to an upstream, and recorded refusals.",
     "streams_closed": "Exchanges that have ended; see streams_closed_by_cause.",
     "streams_relayed": "Responses handed to the native relay.",
@@ -46,17 +46,29 @@ _FAMILIES = {
     "compiled_workers_now": "Workers that run the compiled code.",
     "relay_waits_dropped": "Waits for clients and delays of the tap that the native relay dropped because its queue was full.",
     "capture_packets": "Captured packets, of all connections on the chosen ports.",
+    "capture_packets_unknown_link": "Captured packets with a link type that is not read.",
+    "capture_packets_not_tcp": "Captured packets without TCP, such as QUIC.",
+    "capture_packets_fragmented": "Captured fragments of IP packets, which are not joined.",
+    "capture_packets_cut_off": "Captured packets that end within their headers.",
+    "capture_packets_untimed": "Captured packets without a time.",
+    "capture_packets_other_ports": "Captured packets of other ports than the chosen ones.",
+    "capture_packets_without_start": "Captured packets of connections whose start was not captured, before their next request.",
     "capture_dropped": "Packets that the kernel dropped because the capture was too slow.",
     "capture_connections": "Captured TCP connections.",
     "capture_connections_tls": "Captured connections that cannot be read: TLS.",
+    "capture_connections_http2": "Captured connections that cannot be read: HTTP/2.",
     "capture_connections_other": "Captured connections that cannot be read: neither HTTP/1.x nor TLS nor HTTP/2.",
+    "capture_connections_without_request": "Captured connections that ended without a request.",
     "capture_connections_evicted": "Captured connections that were dropped at a limit; their open streams are stored as tap_lost.",
     "capture_gaps": "Gaps in captured connections; the streams with a gap are stored as tap_lost.",
+    "capture_gap_bytes": "Bytes missing in these gaps.",
     "faults_now": "Threads, loops and tasks at fault; see guard_fault.",
     "worker_restarts": "Restarts of workers that died.",
     "workers_now": "Running workers.",
 }
-"""Meaning by counter. Names that end in `_now` are gauges."""
+"""Meaning by name in `Report.stats`. Names that end in `_now` are gauges, all others totals."""
+CAPTURE = "capture_"
+"""Prefix of the counters of captured packets."""
 _DURATIONS = (
     ("loop_lag_max_ns", "loop_lag_max_seconds", "Longest delay of the event loop since the start."),
     ("loop_lag_last_max_ns", "loop_lag_seconds", "Last measured delay of the event loop, worst worker."),
@@ -82,7 +94,7 @@ def render(report: Report) -> str:
         lines.extend((f"# HELP {full} {text}", f"# TYPE {full} {kind}"))
         return full
 
-    for key, text in _FAMILIES.items():
+    for key, text in FAMILIES.items():
         if key in stats:
             name = key.removesuffix("_now") if key.endswith("_now") else f"{key}_total"
             lines.append(f"{family(name, text)} {stats[key]}")

@@ -18,9 +18,9 @@ from typing import Literal
 import brotli
 import zstandard
 
+from streamgauge.ingest.facts import FieldFacts, ResponseFacts
 from streamgauge.ingest.records import coding_of
 from streamgauge.ingest.result_cache import ResultCache
-from streamgauge.ingest.tap.facts import FieldFacts, ResponseFacts
 
 LOOK_BYTES = 4096
 MAX_PLAIN_BODY_BYTES = 4 * 2**20

@@ -3,8 +3,8 @@
 cimport cython
 from libc.stdint cimport int64_t
 
-from streamgauge.ingest.tap.facts cimport RequestFacts, ResponseFacts
-from streamgauge.ingest.tap.http.fields cimport Field
+from streamgauge.ingest.facts cimport RequestFacts, ResponseFacts
+from streamgauge.ingest.http1.fields cimport Field
 
 
 @cython.final

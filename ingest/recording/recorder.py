@@ -25,9 +25,19 @@ from typing import Any
 
 from streamgauge.ingest import identifiers
 from streamgauge.ingest.condensed_body import CondensedBody
+from streamgauge.ingest.facts import FieldFacts, RequestFacts, ResponseFacts, RouteFacts
 from streamgauge.ingest.generated_ids import uuid7
+from streamgauge.ingest.http1.bodies import holds_only_comments
+from streamgauge.ingest.http1.client_identity import client_id
+from streamgauge.ingest.http1.receive_buffer import appended
+from streamgauge.ingest.http1.trace_context import TraceContext
 from streamgauge.ingest.keyed_ids import SessionHeaders
 from streamgauge.ingest.labels import HeadLabels
+from streamgauge.ingest.recording import body_capture as capture
+from streamgauge.ingest.recording.failures import CAUSE
+from streamgauge.ingest.recording.options import RecordingOptions
+from streamgauge.ingest.recording.record_buffer import RECORD_OVERHEAD_BYTES, RecordBuffer
+from streamgauge.ingest.recording.relayed import RelayedEnd, RelayedRecords
 from streamgauge.ingest.records import (
     AnyRecord,
     Cause,
@@ -42,16 +52,6 @@ from streamgauge.ingest.records import (
     frames_prefix,
 )
 from streamgauge.ingest.result_cache import ResultCache
-from streamgauge.ingest.tap.facts import FieldFacts, RequestFacts, ResponseFacts, RouteFacts
-from streamgauge.ingest.tap.http.bodies import holds_only_comments
-from streamgauge.ingest.tap.http.client_identity import client_id
-from streamgauge.ingest.tap.http.receive_buffer import appended
-from streamgauge.ingest.tap.http.trace_context import TraceContext
-from streamgauge.ingest.tap.options import TapOptions
-from streamgauge.ingest.tap.recording import body_capture as capture
-from streamgauge.ingest.tap.recording.failures import CAUSE
-from streamgauge.ingest.tap.recording.record_buffer import RECORD_OVERHEAD_BYTES, RecordBuffer
-from streamgauge.ingest.tap.recording.relayed import RelayedEnd, RelayedRecords
 
 FLUSH_BYTES = 65_536
 # Typed in the .pxd. Compiled code reads other globals from the module's dict.
@@ -72,7 +72,7 @@ class Recorders:
     def __init__(
         self,
         buffer: RecordBuffer,
-        options: TapOptions,
+        options: RecordingOptions,
         *,
         incarnation: str,
         client_key: bytes,

@@ -1,8 +1,7 @@
-"""An upgraded exchange after the 101: bytes in both directions, forwarded unchanged.
+"""An upgraded exchange after the 101: bytes in both directions, unchanged. Whoever forwards them reports them here.
 
-Each side may end its direction first (half-close); the tunnel forwards this. The tunnel is over when both sides have ended or
-one connection breaks. With TLS on either side, where half-close is not possible, it is over when one side ends. What has arrived
-by then still goes to the other side. The connections handle back-pressure.
+Each side may end its direction first (half-close). The tunnel is over when both sides have ended or one connection breaks. With TLS on
+either side, where half-close is not possible, it is over when one side ends.
 
 A WebSocket is complete if one side sent a Close frame before the other ended. Otherwise the side that ended first failed. Any
 other protocol, or a WebSocket in which the search for the frame gave up, is complete if no connection broke.
@@ -10,19 +9,17 @@ other protocol, or a WebSocket in which the search for the frame gave up, is com
 
 from __future__ import annotations
 
+from streamgauge.ingest.http1.websocket_close import CloseFrameFinder
 from streamgauge.ingest.records import Cause
-from streamgauge.ingest.tap.exchanges.sides import Side
-from streamgauge.ingest.tap.http.websocket_close import CloseFrameFinder
 
 
 class Tunnel:
     """The two directions of a tunnel and their byte counts. Times are monotonic, in ns."""
 
-    def __init__(self, client: Side, upstream: Side, *, websocket: bool) -> None:
+    def __init__(self, *, websocket: bool, half_close: bool) -> None:
+        """`half_close`: a side can end its direction alone."""
         self.websocket = websocket
-        self._client = client
-        self._upstream = upstream
-        self._half_close = client.transport.can_write_eof() and upstream.transport.can_write_eof()
+        self._half_close = half_close
         self._client_ended = False
         self._upstream_ended = False
         self._first_to_end: Cause | None = None
@@ -34,7 +31,6 @@ class Tunnel:
 
     def client_data(self, data: bytes) -> None:
         self.client_bytes += len(data)
-        self._upstream.transport.write(data)
         if not self._upstream_ended:
             self._client_close.feed(data)
 
@@ -42,7 +38,6 @@ class Tunnel:
         if not self.upstream_bytes:
             self.first_byte_ns = now_ns
         self.upstream_bytes += len(data)
-        self._client.transport.write(data)
         if not self._client_ended:
             self._upstream_close.feed(data)
 
@@ -50,14 +45,12 @@ class Tunnel:
         """The client ended its direction. True: the tunnel is over."""
         self._client_ended = True
         self._first_to_end = self._first_to_end or "client_left"
-        self._upstream.end_writing()
         return self._upstream_ended or not self._half_close
 
     def upstream_eof(self) -> bool:
         """The upstream ended its direction. True: the tunnel is over."""
         self._upstream_ended = True
         self._first_to_end = self._first_to_end or "upstream_reset"
-        self._client.end_writing()
         return self._client_ended or not self._half_close
 
     def cause(self, broken: Cause | None = None) -> Cause:

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from streamgauge.ingest.generated_ids import uuid7
 from streamgauge.ingest.guards import Guards
+from streamgauge.ingest.recording.counters import Counters
 from streamgauge.ingest.records import Lost
-from streamgauge.ingest.tap.counters import Counters
 
 CAUSE = "recording_failed"
 """`Lost.cause` of these losses."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from operator import eq
 
-from streamgauge.ingest.tap.http.fields import FRAMING_NAMES, TOKEN, normalized_name
-from streamgauge.ingest.tap.http.heads import CHUNKED, UNTIL_CLOSE, BadRequest, BadUpstream
+from streamgauge.ingest.http1.fields import FRAMING_NAMES, TOKEN, normalized_name
+from streamgauge.ingest.http1.heads import CHUNKED, UNTIL_CLOSE, BadRequest, BadUpstream
 
 MAX_CHUNK_LINE_BYTES = 4096
 MAX_TRAILER_BYTES = 16_384

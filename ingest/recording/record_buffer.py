@@ -25,10 +25,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from streamgauge.ingest.recording.failures import CAUSE, FailedRecorder, RecordingFailures
+from streamgauge.ingest.recording.log_thread import LogThread
+from streamgauge.ingest.recording.relayed import RelayedBatch
 from streamgauge.ingest.records import Alive, AnyRecord, Closed, Damaged, Frames, Lost, decode, encode
-from streamgauge.ingest.tap.recording.failures import CAUSE, FailedRecorder, RecordingFailures
-from streamgauge.ingest.tap.recording.log_thread import LogThread
-from streamgauge.ingest.tap.recording.relayed import RelayedBatch
 
 RECORD_OVERHEAD_BYTES = 400
 # These two are typed in the .pxd: compiled code reads other globals from the module's dict.

@@ -1,0 +1,1 @@
+"""What strict clients cannot read of a stream: the rules that it breaks."""

@@ -1,1 +1,0 @@
-"""From the facts of an exchange to records in the log."""
