@@ -80,6 +80,7 @@ def read_scope(
     began = overview.data_began(query)
     if began is not None and selection.since < began < selection.until:
         selection = replace(selection, since=began.replace(microsecond=0))
+    selection = replace(selection, began=began)
     points = overview.widened(query, selection, dimension("model"))
     return Scope(
         query=lambda sql: with_client_names(query(sql), names), selection=selection, zone=zone, report=read_report(query, selection),
@@ -131,7 +132,7 @@ def trends(scope: Scope) -> Section:
     complete = overview.timeline_by(scope.query, chosen, "model").filter(pl.col("at") < scope.judged.until)
     complete = complete.with_columns(
         x=((pl.col("at") - pl.lit(chosen.since)).dt.total_seconds() / length_s).clip(0, 1),
-        rate=pl.col("requests") / chosen.covered_s(overview.data_began(scope.query)),
+        rate=pl.col("requests") / chosen.covered_s(),
     )
 
     def draw(

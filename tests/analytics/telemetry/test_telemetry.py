@@ -528,7 +528,10 @@ def test_exported_metrics_match_their_definitions(profile: str, tmp_path: Path) 
     del known["streamgauge.stream.ttft_drift"]  # no server reports its timing here
     for name in ("burn_rate", "budget_spent"):  # the store has no objectives here
         del known[f"streamgauge.objective.{name}"]
-    absent = ("streamgauge.budget.", "streamgauge.rate_limit.")  # nor budgets, nor limits that responses report
+    absent = (
+        "streamgauge.budget.",
+        "streamgauge.rate_limit.",
+    )  # nor budgets, nor limits that responses report
     for name in [name for name in known if name.startswith(absent)]:
         del known[name]
     for name in ("streams", "errors", "input_tokens", "output_tokens"):  # no label has metrics here
