@@ -12,8 +12,8 @@ import pytest
 
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.analytics.measures.operation import is_agent
+from streamgauge.ingest.http1.heads import HeadLimits, read_request_head
 from streamgauge.ingest.keyed_ids import RECORDED, RECORDED_AGENT, SessionHeaders
-from streamgauge.ingest.tap.http.heads import HeadLimits, read_request_head
 from streamgauge.simulator.agents import MAX_REQUESTS, PROGRAMS, Agent, read_answer, run_agents
 from streamgauge.simulator.server import Simulator, SimulatorOptions
 from streamgauge.simulator.traffic import ClientRequest, Traffic, TrafficOptions
