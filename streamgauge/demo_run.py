@@ -111,9 +111,13 @@ class Demo:
     async def _run(self, data: Path) -> int:
         stop, ends_at_once = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
+
+        def end_at_once() -> None:
+            ends_at_once.set()
+            stop.set()
+
         loop.add_signal_handler(signal.SIGINT, stop.set)
-        for event in (stop, ends_at_once):
-            loop.add_signal_handler(signal.SIGTERM, event.set)
+        loop.add_signal_handler(signal.SIGTERM, end_at_once)
         started_at = datetime.now(UTC)
         simulator_url, tap_url = await self._start(data, stop)
         if stop.is_set():
@@ -250,6 +254,7 @@ class Demo:
                 await traffic.cancel()
             await sending
         finally:
+            traffic_ends.set()  # an agent goes on after its request is cancelled
             staging.cancel()
             progress.end()
             tables.close()
