@@ -33,25 +33,8 @@ _CODEX = re.compile(r"x-codex-(primary|secondary)-(used-percent|reset-at|reset-a
 _ROLES = frozenset({"limit", "remaining", "reset", "utilization"})
 _REQUESTS, _TOKENS = frozenset({"request", "requests", "req"}), frozenset({"token", "tokens"})
 _TIMES = frozenset(
-    [
-        "second",
-        "minute",
-        "hour",
-        "day",
-        "month",
-        "1m",
-        "1h",
-        "5h",
-        "1d",
-        "7d",
-        "user",
-        "key",
-        "project",
-        "organization",
-        "model",
-        "global",
-    ]
-)
+    ("second", "minute", "hour", "day", "month", "1m", "1h", "5h", "1d", "7d", "user", "key", "project", "organization", "model", "global")
+)  # fmt: skip
 """Words that do not say what is counted. Without any other, requests are."""
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?=\s*(?:[,;%]|$))")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h|d)")
@@ -190,7 +173,7 @@ def _tightest(windows: Mapping[str, Mapping[str, str]], at_s: float, *, has_quot
     for name, of in windows.items():
         reset_s = seconds_until(of["reset"], at_s) if "reset" in of else None
         share = used.get(name)
-        if share is not None and share >= 0:
+        if share is not None and 0 <= share < _MAX_COUNT:
             if has_quota and "overage" not in name:
                 is_percent = are_percent or of["utilization"].endswith("%")
                 found["quota"].append(Window(name, 1.0, 1 - share / (100 if is_percent else 1), reset_s))

@@ -133,7 +133,7 @@ def _agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def _rows(account: Sequence[Mapping[str, Any]], now: datetime) -> Iterable[dict[str, Any]]:
     """The rows of the clients that share a limit."""
-    samples = sorted(sample for one in account for sample in one["samples"])
+    samples = sorted((sample for one in account for sample in one["samples"]), key=lambda sample: sample.at_s)
     limit, last = account[0]["limit"], samples[-1]
     highest = limit or max(sample.remaining for sample in samples)
     used = sum(one["use_per_minute"] for one in account)

@@ -205,6 +205,7 @@ def test_impossible_values_are_unknown() -> None:
     """)
     assert found == Limits()
     assert columns_of(found, 0) == {}
+    assert limits_in(f"anthropic-ratelimit-unified-5h-utilization: {'9' * 400}") == Limits()
 
 
 def test_realtime_reports_its_limits_in_an_event() -> None:

@@ -78,6 +78,14 @@ def test_clients_with_accounts_of_their_own_have_forecasts_of_their_own(
     assert found["chat"]["mostly"] is None
 
 
+def test_clients_of_one_limit_may_report_no_reset(con: duckdb.DuckDBPyConnection) -> None:
+    now = datetime.now(UTC)
+    for client in ("a", "b"):
+        add(con, client, per_s=1000, share=0.5, now=now)
+    con.execute("UPDATE streams SET tokens_reset_ns = NULL WHERE client_id = 'a'")
+    assert read(con, now).height == 2
+
+
 def test_a_used_up_limit_is_no_forecast_but_a_fact(con: duckdb.DuckDBPyConnection) -> None:
     add(con, "batch", per_s=1500, share=1, start=900_000 - 4_500)
     con.execute("UPDATE streams SET tokens_remaining = greatest(tokens_remaining, 0)")
