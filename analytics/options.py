@@ -19,7 +19,7 @@ from streamgauge.ingest.labels import Label
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalyzeOptions:
-    """Options of the analytics process. Times are in seconds. `streamgauge.settings` has the default of each setting."""
+    """Options of the analytics process. Times are in seconds. `streamgauge.settings.model` has the default of each setting."""
 
     data: Path
     kafka: str | None

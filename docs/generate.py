@@ -36,18 +36,18 @@ from streamgauge.analytics.telemetry.metric_definitions import metric_definition
 from streamgauge.analytics.telemetry.prometheus import prometheus_name
 from streamgauge.analytics.telemetry.semconv import PROFILES
 from streamgauge.cli import COMMAND_ORDER, cli
-from streamgauge.config import reference_text
+from streamgauge.commands.config import reference_text
 from streamgauge.dashboard.sql_statements import RECIPES
-from streamgauge.flags import flag
 from streamgauge.ingest import metrics as tap_metrics
 from streamgauge.ingest.records import Cause
 from streamgauge.ingest.redaction.json_keys import KEYS
 from streamgauge.ingest.tap.exchanges import states
 from streamgauge.mcp_server.server import TEXTS, new_server
 from streamgauge.mcp_server.tools import Tools
-from streamgauge.recorded_response import Response
-from streamgauge.settings import REMOVED, RENAMED, Settings, variable
-from streamgauge.stream_measures import Measures
+from streamgauge.python_api.recorded_response import Response
+from streamgauge.python_api.stream_measures import Measures
+from streamgauge.settings.flags import flag
+from streamgauge.settings.model import REMOVED, RENAMED, Settings, variable
 
 DOCS = Path(__file__).resolve().parent
 REFERENCE = DOCS / "reference"

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from streamgauge.analytics.query.errors import QueryError, QueryRejected, QueryTimeout, StoreUnavailable
-    from streamgauge.recorded_response import Response, UnreadableResponse, read
-    from streamgauge.sql_connection import Connection, connect
-    from streamgauge.stream_measures import Event, Measures, UnmeasurableEvents, measure
+    from streamgauge.python_api.recorded_response import Response, UnreadableResponse, read
+    from streamgauge.python_api.sql_connection import Connection, connect
+    from streamgauge.python_api.stream_measures import Event, Measures, UnmeasurableEvents, measure
 
 __version__ = "0.1.0"
 
@@ -41,9 +41,9 @@ __all__ = [
 
 _MODULES = {
     "streamgauge.analytics.query.errors": ("QueryError", "QueryRejected", "QueryTimeout", "StoreUnavailable"),
-    "streamgauge.recorded_response": ("Response", "UnreadableResponse", "read"),
-    "streamgauge.sql_connection": ("Connection", "connect"),
-    "streamgauge.stream_measures": ("Event", "Measures", "UnmeasurableEvents", "measure"),
+    "streamgauge.python_api.recorded_response": ("Response", "UnreadableResponse", "read"),
+    "streamgauge.python_api.sql_connection": ("Connection", "connect"),
+    "streamgauge.python_api.stream_measures": ("Event", "Measures", "UnmeasurableEvents", "measure"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -14,7 +14,7 @@ import cloup
 from click.shell_completion import CompletionItem, get_completion_class
 
 from streamgauge import __version__
-from streamgauge.values import format_option, one_of, print_report
+from streamgauge.settings.values import format_option, one_of, print_report
 
 SECTIONS = {
     "Run": ("run", "open", "up", "demo", "tap", "capture", "ship", "analyze", "dashboard", "serve"),
@@ -35,33 +35,33 @@ SECTIONS = {
 }
 COMMAND_ORDER = [name for names in SECTIONS.values() for name in names]
 LAZY_COMMANDS = {
-    "run": ("streamgauge.run:run_command", "Run a command, and measure its model requests."),
-    "open": ("streamgauge.open_files:open_command", "Measure the requests in files: HAR, packets, recorded responses."),
-    "up": ("streamgauge.process_commands:up", "Run tap, analytics and dashboard; with --kafka also ship."),
-    "demo": ("streamgauge.demo:demo_command", "Run everything with simulated traffic."),
-    "tap": ("streamgauge.process_commands:tap", "Run the tap: forward requests and write the record log."),
-    "capture": ("streamgauge.process_commands:capture", "Record the requests that packets show, without a proxy."),
-    "ship": ("streamgauge.process_commands:ship", "Send the record log to Kafka."),
-    "analyze": ("streamgauge.process_commands:analyze", "Run analytics: measure streams and write the tables."),
-    "dashboard": ("streamgauge.process_commands:dashboard", "Run the dashboard on the tables of a data folder."),
-    "serve": ("streamgauge.process_commands:serve", "Run the read-only SQL server."),
-    "top": ("streamgauge.top.command:top_command", "Show the diagnosis and the traffic in the terminal."),
-    "report": ("streamgauge.report:report_command", "Write an HTML file with the diagnosis, latency, spend and sessions."),
-    "sql": ("streamgauge.sql:sql_command", "Query the tables."),
-    "export": ("streamgauge.store_commands:export_command", "Export tables and views to a DuckDB file."),
-    "import": ("streamgauge.store_commands:import_command", "Import the streams of a file that export wrote."),
+    "run": ("streamgauge.commands.run:run_command", "Run a command, and measure its model requests."),
+    "open": ("streamgauge.commands.open_files:open_command", "Measure the requests in files: HAR, packets, recorded responses."),
+    "up": ("streamgauge.commands.process_commands:up", "Run tap, analytics and dashboard; with --kafka also ship."),
+    "demo": ("streamgauge.commands.demo:demo_command", "Run everything with simulated traffic."),
+    "tap": ("streamgauge.commands.process_commands:tap", "Run the tap: forward requests and write the record log."),
+    "capture": ("streamgauge.commands.process_commands:capture", "Record the requests that packets show, without a proxy."),
+    "ship": ("streamgauge.commands.process_commands:ship", "Send the record log to Kafka."),
+    "analyze": ("streamgauge.commands.process_commands:analyze", "Run analytics: measure streams and write the tables."),
+    "dashboard": ("streamgauge.commands.process_commands:dashboard", "Run the dashboard on the tables of a data folder."),
+    "serve": ("streamgauge.commands.process_commands:serve", "Run the read-only SQL server."),
+    "top": ("streamgauge.commands.top.command:top_command", "Show the diagnosis and the traffic in the terminal."),
+    "report": ("streamgauge.commands.report:report_command", "Write an HTML file with the diagnosis, latency, spend and sessions."),
+    "sql": ("streamgauge.commands.sql:sql_command", "Query the tables."),
+    "export": ("streamgauge.commands.store_commands:export_command", "Export tables and views to a DuckDB file."),
+    "import": ("streamgauge.commands.store_commands:import_command", "Import the streams of a file that export wrote."),
     "mcp": ("streamgauge.mcp_server.command:mcp_command", "Run the MCP server for agents."),
-    "status": ("streamgauge.status:status_command", "Show the counters of the pipeline and check that they reconcile."),
-    "alerts": ("streamgauge.alerts:alerts_command", "Show the alerts that fire, and those that resolved recently."),
-    "silence": ("streamgauge.mark:silence_command", "Send no messages about some alerts for a time."),
-    "mark": ("streamgauge.mark:mark_command", "Store a marker, such as a deployment."),
-    "prices": ("streamgauge.prices:prices_command", "Import price catalogs, and show the models without a price."),
-    "rebuild": ("streamgauge.store_commands:rebuild_command", "Restore a damaged or missing catalog."),
-    "forget": ("streamgauge.store_commands:forget_command", "Delete all data of one caller."),
-    "config": ("streamgauge.config:config_command", "Check the configuration."),
+    "status": ("streamgauge.commands.status:status_command", "Show the counters of the pipeline and check that they reconcile."),
+    "alerts": ("streamgauge.commands.alerts:alerts_command", "Show the alerts that fire, and those that resolved recently."),
+    "silence": ("streamgauge.commands.mark:silence_command", "Send no messages about some alerts for a time."),
+    "mark": ("streamgauge.commands.mark:mark_command", "Store a marker, such as a deployment."),
+    "prices": ("streamgauge.commands.prices:prices_command", "Import price catalogs, and show the models without a price."),
+    "rebuild": ("streamgauge.commands.store_commands:rebuild_command", "Restore a damaged or missing catalog."),
+    "forget": ("streamgauge.commands.store_commands:forget_command", "Delete all data of one caller."),
+    "config": ("streamgauge.commands.config:config_command", "Check the configuration."),
     "version": ("streamgauge.cli:version_command", "Print the version."),
     "completion": ("streamgauge.cli:completion_command", "Print the completion code of a shell."),
-    "read": ("streamgauge.recorded_response:read_command", "Decode recorded responses: text, tool calls, tokens, events, outcome."),
+    "read": ("streamgauge.python_api.recorded_response:read_command", "Decode recorded responses: text, tool calls, tokens."),
     "simulate": ("streamgauge.simulator.server:simulate_command", "Run a simulated LLM upstream."),
 }  # fmt: skip
 """Import path and summary of each command. Only the command that runs is imported, so that `--help` is quick."""
@@ -125,8 +125,8 @@ def main() -> None:
         e.show()
         sys.exit(2)
     except click.NoSuchOption as e:
-        from streamgauge.flags import flag
-        from streamgauge.settings import PARTS_OF_UP, REMOVED, RENAMED, Settings, about, correction
+        from streamgauge.settings.flags import flag
+        from streamgauge.settings.model import PARTS_OF_UP, REMOVED, RENAMED, Settings, about, correction
 
         name = e.option_name.removeprefix("--").replace("-", "_")
         hint = correction(name, flag) if name in {*RENAMED, *REMOVED} else None
@@ -169,7 +169,7 @@ def _check_variables() -> None:
     # The model takes a quarter of a second to import, which `version` and `completion` need not spend.
     if not any(name.startswith("STREAMGAUGE_") for name in os.environ):
         return
-    from streamgauge.settings import unknown_variables
+    from streamgauge.settings.model import unknown_variables
 
     wrong = [f"{name}. {correction}" for name, correction in unknown_variables().items() if correction]
     if wrong:

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamgauge import process_options
-from streamgauge.process_options import options_of
-from streamgauge.settings import Settings
+from streamgauge.settings import process_options
+from streamgauge.settings.model import Settings
+from streamgauge.settings.process_options import options_of
 
 if TYPE_CHECKING:
     from streamgauge.analytics.alerts.evaluator import AlertOptions

@@ -15,8 +15,8 @@ def test_settings_and_their_imports_need_no_duckdb() -> None:
     """The image of the tap has no DuckDB, and its commands read the settings."""
     code = (
         "import sys; sys.modules['duckdb'] = None; sys.modules['polars'] = None\n"
-        "import streamgauge.settings, streamgauge.cli, streamgauge.process_options, streamgauge.analytics.storage.location\n"
-        "from streamgauge.settings import Settings; Settings(store='postgres:host=db')"
+        "import streamgauge.settings.model, streamgauge.cli, streamgauge.settings.process_options, streamgauge.analytics.storage.location\n"
+        "from streamgauge.settings.model import Settings; Settings(store='postgres:host=db')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -68,7 +68,7 @@ THREADS_WITHOUT_GUARD = {
 }
 TASKS_WITHOUT_GUARD = {
     "ingest/tap/connections/upstream_connection.py",  # one per connection
-    "streamgauge/demo_run.py",  # ends the demo
+    "streamgauge/commands/demo_run.py",  # ends the demo
     "streamgauge/simulator/connection.py",
     "streamgauge/simulator/socket_sessions.py",
     "streamgauge/simulator/traffic.py",

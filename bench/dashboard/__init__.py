@@ -35,9 +35,9 @@ from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.location import CATALOG_FILE, SQLITE, locate
+from streamgauge.commands.top.command import MAX_ROWS
 from streamgauge.ingest.ready_file import read_ready_file
-from streamgauge.top.command import MAX_ROWS
-from streamgauge.values import parse_duration_s
+from streamgauge.settings.values import parse_duration_s
 from tests.dashboard.browser import reader
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ from streamgauge.ingest.labels import Label
 class RecordingOptions:
     """Where and what a source records."""
 
-    # Settings: required here, because `streamgauge.settings` has the only default of each.
+    # Settings: required here, because `streamgauge.settings.model` has the only default of each.
     data: Path
     tap_name: str
     client_key: bytes | None

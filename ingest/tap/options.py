@@ -19,7 +19,7 @@ WebSockets = Literal["forward", "refuse"]
 class TapOptions(RecordingOptions):
     """Options of `streamgauge.ingest.tap.main.run`. Addresses are HOST:PORT, an IPv6 host in brackets; port 0 lets the OS choose."""
 
-    # Settings: required here, because `streamgauge.settings` has the only default of each.
+    # Settings: required here, because `streamgauge.settings.model` has the only default of each.
     upstreams: tuple[Upstream, ...]
     """The first one gets the requests that name none (`routing`)."""
     listen: str

@@ -13,8 +13,8 @@ import click
 
 from streamgauge import __version__
 from streamgauge.analytics.extras import require
-from streamgauge.flags import settings_options
-from streamgauge.settings import settings_of
+from streamgauge.settings.flags import settings_options
+from streamgauge.settings.model import settings_of
 
 log = logging.getLogger("streamgauge")
 
@@ -34,11 +34,11 @@ def mcp_command(http: bool, **given: Any) -> int:
     """
     require("mcp")
     from streamgauge.analytics.storage.location import locate
-    from streamgauge.flags import load_with_running_parts
     from streamgauge.ingest.ready_file import silence
     from streamgauge.mcp_server.server import new_server, serve
     from streamgauge.mcp_server.tools import Tools
     from streamgauge.process_logging import configure_logging
+    from streamgauge.settings.flags import load_with_running_parts
 
     settings = load_with_running_parts(given)
     configure_logging(settings.log_format)
@@ -48,7 +48,7 @@ def mcp_command(http: bool, **given: Any) -> int:
     with contextlib.closing(tools):
         server = new_server(tools, __version__, hidden=location.label if http else None)
         if http:
-            from streamgauge.process_options import warn_if_exposed
+            from streamgauge.settings.process_options import warn_if_exposed
 
             warn_if_exposed("the MCP port, which is not encrypted,", settings.mcp_listen)
             serve(

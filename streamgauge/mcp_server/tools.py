@@ -32,7 +32,7 @@ from streamgauge.analytics.reports import blame, one_stream, table_columns
 from streamgauge.analytics.reports.one_stream import phases
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.location import StoreLocation
-from streamgauge.values import parse_duration_s
+from streamgauge.settings.values import parse_duration_s
 
 MAX_ROWS = 1000
 DEFAULT_ROWS = 100

@@ -33,6 +33,7 @@ from wsproto.utilities import RemoteProtocolError
 
 from streamgauge.ingest.listening import bind, join_address, split_address
 from streamgauge.ingest.private_files import write_json
+from streamgauge.settings.values import Address, Duration, Number, WholeNumber
 from streamgauge.simulator.connection import Connection, Request
 from streamgauge.simulator.ledger import Ledger, LedgerRow, RowBuilder
 from streamgauge.simulator.profiles import PROFILES, api_of_path, default_vendor, profile_for
@@ -43,7 +44,6 @@ from streamgauge.simulator.response_writer import ResponseWriter
 from streamgauge.simulator.socket_sessions import RealtimeSession, ResponsesSession
 from streamgauge.simulator.sockets import Socket
 from streamgauge.simulator.written_streams import WRITTEN_STREAMS
-from streamgauge.values import Address, Duration, Number, WholeNumber
 
 log = logging.getLogger("streamgauge.simulator")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from streamgauge.recorded_response import ExchangeHints, members, read_file
+from streamgauge.python_api.recorded_response import ExchangeHints, members, read_file
 
 CAPTURES = sorted((Path(__file__).parent / "captures").glob("*/*.sse"))
 

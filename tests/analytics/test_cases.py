@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streamgauge.recorded_response import ExchangeHints, Response, read_file
+from streamgauge.python_api.recorded_response import ExchangeHints, Response, read_file
 from tests.analytics.corpus import CORPUS
 
 CASES = CORPUS.parent / "cases"

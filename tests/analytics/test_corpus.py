@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamgauge.recorded_response import ExchangeHints, members, read_file
+from streamgauge.python_api.recorded_response import ExchangeHints, members, read_file
 from tests.analytics.corpus import SKIP_REASON, Recording, recordings
 
 RECORDINGS = recordings()

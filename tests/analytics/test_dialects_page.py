@@ -84,7 +84,7 @@ USE_OF_EXAMPLE = """
 import json, sys
 from pathlib import Path
 from streamgauge.ingest.redaction.body_redactor import BodyRedactor
-from streamgauge.recorded_response import ExchangeHints, members, read_file
+from streamgauge.python_api.recorded_response import ExchangeHints, members, read_file
 
 recording, redacted = Path(sys.argv[1]), Path(sys.argv[2])
 redacted.write_bytes(BodyRedactor().feed(recording.read_bytes()))

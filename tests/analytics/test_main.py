@@ -38,8 +38,8 @@ PROGRAM = """
 import logging, sys
 from pathlib import Path
 from streamgauge.analytics.main import run
-from streamgauge.process_options import analyze_options
-from streamgauge.settings import Settings
+from streamgauge.settings.process_options import analyze_options
+from streamgauge.settings.model import Settings
 logging.basicConfig(level=logging.INFO)
 sys.exit(run(analyze_options(Settings(data=sys.argv[1], retain_events="forever", retain_streams="forever", metrics=""))))
 """

@@ -25,7 +25,7 @@ from streamgauge.ingest.files.exchange_log import Exchange, exchange_log
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.records import Alive, AnyRecord, Frames, unpack
 from streamgauge.ingest.redaction.record_redactor import Redactor
-from streamgauge.recorded_response import exchange_of_file
+from streamgauge.python_api.recorded_response import exchange_of_file
 from tests.analytics.amazon_event_stream import CONVERSE, exception
 from tests.analytics.corpus import CORPUS, SKIP_REASON, Recording, recordings
 from tests.analytics.redacted_streams import TEXT, assert_same, exchange, measured, redacted

@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from streamgauge.analytics.query.errors import QueryError
+from streamgauge.commands.status import pipeline_status
 from streamgauge.ingest.record_log.kafka_reader import KafkaReader
-from streamgauge.settings import Settings
+from streamgauge.settings.model import Settings
 from streamgauge.simulator.ledger import LedgerRow, RemoteLedger
 from streamgauge.simulator.measurement_check import Bounds, Discrepancy, check_measurements, streams_since
 from streamgauge.simulator.traffic import ClientRow, Traffic, TrafficOptions
-from streamgauge.status import pipeline_status
 from tests.deadline import DEADLINE_S, until
 from tests.e2e.running import Up, simulator, up
 from tests.ports import free_port

@@ -27,7 +27,7 @@ import websockets.exceptions
 import websockets.sync.client
 from click.testing import CliRunner
 
-from streamgauge.status import status_command
+from streamgauge.commands.status import status_command
 from tests.analytics.stores import place_empty_catalog
 from tests.deadline import until
 from tests.e2e.running import Up, simulator, up

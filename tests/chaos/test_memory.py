@@ -70,8 +70,8 @@ import sys
 from pathlib import Path
 from dataclasses import replace
 from streamgauge.analytics.main import run
-from streamgauge.process_options import analyze_options
-from streamgauge.settings import Settings
+from streamgauge.settings.process_options import analyze_options
+from streamgauge.settings.model import Settings
 options = analyze_options(Settings(data=sys.argv[1], retain_events="forever", retain_streams="forever", metrics=""))
 sys.exit(run(replace(options, memory_limit_bytes={DUCKDB_BYTES})))
 """

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from streamgauge.cli import cli
-from streamgauge.settings import Settings
+from streamgauge.settings.model import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

@@ -27,7 +27,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from streamgauge.demo_run import CONFIG, PRICES
+from streamgauge.commands.demo_run import CONFIG, PRICES
 from streamgauge.simulator.agents import run_agents
 from streamgauge.simulator.traffic import Traffic, TrafficOptions
 from tests.dashboard.screenshots import main as take

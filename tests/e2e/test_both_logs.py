@@ -10,7 +10,7 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-from streamgauge.status import status_command
+from streamgauge.commands.status import status_command
 from tests.deadline import until
 from tests.e2e.running import simulator, up
 

@@ -17,8 +17,8 @@ import pytest
 from bench.tap.measure import Load, measure
 from bench.tap.servers import Target, compile_c, mock_upstream
 from streamgauge.analytics.query.errors import QueryTimeout
-from streamgauge.settings import Settings
-from streamgauge.status import pipeline_status
+from streamgauge.commands.status import pipeline_status
+from streamgauge.settings.model import Settings
 from tests.deadline import DEADLINE_S, until
 from tests.e2e.running import Up, up
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from streamgauge.client_programs import Call
-from streamgauge.run import FORWARDED, KEYS, run_in_terminal
+from streamgauge.commands.client_programs import Call
+from streamgauge.commands.run import FORWARDED, KEYS, run_in_terminal
 from tests.deadline import DEADLINE_S, until
 from tests.e2e.running import answers, simulator, tables_of_run, up
 

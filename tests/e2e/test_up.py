@@ -76,7 +76,7 @@ def test_sql_and_status_load_no_data_library_and_analytics_no_pandas(
     for command in (["sql", "FROM streams"], ["status"]):
         done = once(*command, "--data", str(running.data), cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert "streamgauge.settings" in done.stderr
+        assert "streamgauge.settings.model" in done.stderr
         for library in ("pandas", "duckdb", "polars", "pyarrow"):
             assert library not in done.stderr
 

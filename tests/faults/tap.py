@@ -11,9 +11,9 @@ import signal
 import threading
 from contextlib import closing
 
+from streamgauge.commands.status import pipeline_status
 from streamgauge.ingest.record_log.run_totals import RunTotals, read_run_totals
-from streamgauge.settings import Settings
-from streamgauge.status import pipeline_status
+from streamgauge.settings.model import Settings
 from tests.analytics.stores import place_empty_catalog
 from tests.deadline import DEADLINE_S, until
 from tests.e2e.running import answers
@@ -23,7 +23,7 @@ from tests.ports import free_ports
 from tests.streamgauge.stored import analyse, outcomes
 from tests.streamgauge.upstream import JSON, STREAM
 
-IMPORTS = ("tests.faults.child", "streamgauge.process_commands", "streamgauge.ingest.tap.main")
+IMPORTS = ("tests.faults.child", "streamgauge.commands.process_commands", "streamgauge.ingest.tap.main")
 BATCH = (
     ({"stream": True}, STREAM),
     ({"stream": False}, JSON),

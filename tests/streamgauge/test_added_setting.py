@@ -15,11 +15,11 @@ import pytest
 from pydantic import Field, ValidationError
 
 from streamgauge.analytics.schema.setting_rows import Glob, changed, create_table
-from streamgauge.setting_tables import model_of, problem
+from streamgauge.settings.tables import model_of, problem
 
 ROOT = Path(__file__).parents[2]
 ADDED = {
-    "streamgauge/settings.py": (
+    "streamgauge/settings/model.py": (
         "    stall_floor: Seconds",
         '    stall_colour: Literal["red", "blue"] = _setting(\n'
         '        MEASUREMENT, "analyze", "COLOUR", "Colour of stalls.", default="red")\n',
@@ -33,8 +33,8 @@ ADDED = {
 """File → the line before which the text is added."""
 USE = """
 from streamgauge.analytics.main import colour_of
-from streamgauge.flags import load
-from streamgauge.process_options import analyze_options
+from streamgauge.settings.flags import load
+from streamgauge.settings.process_options import analyze_options
 print(colour_of(analyze_options(load({}))))
 """
 

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from streamgauge.analytics.schema.budgets import Budget
 from streamgauge.cli import cli
-from streamgauge.flags import flags, load
-from streamgauge.process_options import analyze_options
-from streamgauge.settings import Settings
+from streamgauge.settings.flags import flags, load
+from streamgauge.settings.model import Settings
+from streamgauge.settings.process_options import analyze_options
 
 FILE = """
 price_file = "prices.csv"

@@ -12,10 +12,10 @@ from streamgauge.analytics.schema.clients import MAX_CLIENTS, Client
 from streamgauge.analytics.schema.tables import CLIENTS
 from streamgauge.analytics.storage.replaced_tables import replace_rows
 from streamgauge.cli import cli
-from streamgauge.flags import flags, load
-from streamgauge.process_options import analyze_options
-from streamgauge.setting_tables import parse_clients
-from streamgauge.settings import Settings
+from streamgauge.settings.flags import flags, load
+from streamgauge.settings.model import Settings
+from streamgauge.settings.process_options import analyze_options
+from streamgauge.settings.tables import parse_clients
 from tests.analytics.stores import ask, new_store
 
 A, B = "a1" * 16, "b2" * 16

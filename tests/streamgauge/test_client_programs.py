@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from streamgauge.client_programs import VARIABLES, Call, Routes
+from streamgauge.commands.client_programs import VARIABLES, Call, Routes
 from streamgauge.ingest.http1.upstreams import PRESETS, parse_upstream, parse_upstreams
 
 TAP = "http://127.0.0.1:5000"

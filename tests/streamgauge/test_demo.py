@@ -20,14 +20,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from streamgauge import demo_run
 from streamgauge.analytics.diagnosis.report import Report, as_json, read_report
 from streamgauge.analytics.query.errors import QueryError
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.outcomes import OK
-from streamgauge.demo import demo_command
-from streamgauge.demo_run import CLIENT_NAMES, Demo, DemoOptions
+from streamgauge.commands import demo_run
+from streamgauge.commands.demo import demo_command
+from streamgauge.commands.demo_run import CLIENT_NAMES, Demo, DemoOptions
 from streamgauge.simulator.incidents import INCIDENTS
 from streamgauge.simulator.ledger import RemoteLedger
 from streamgauge.simulator.traffic import Traffic, TrafficOptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamgauge.values import parse_duration_s, parse_seconds
+from streamgauge.settings.values import parse_duration_s, parse_seconds
 
 DAY_S = 86_400.0
 

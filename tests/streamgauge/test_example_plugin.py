@@ -19,8 +19,8 @@ from pathlib import Path
 from streamgauge.analytics.alerts.sinks import alert_sinks
 from streamgauge.analytics.main import run_until
 from streamgauge.cli import cli
-from streamgauge.flags import load
-from streamgauge.process_options import tap_options
+from streamgauge.settings.flags import load
+from streamgauge.settings.process_options import tap_options
 from tests.options import analyze_options
 from tests.streamgauge.stored import write_streams
 

@@ -11,7 +11,7 @@ import duckdb
 import pytest
 from click.testing import CliRunner, Result
 
-from streamgauge.store_commands import export_command, instant
+from streamgauge.commands.store_commands import export_command, instant
 from tests.analytics.log_entries import T0_WALL_NS
 from tests.streamgauge.stored import analyse, write_streams
 

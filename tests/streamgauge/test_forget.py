@@ -12,12 +12,12 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from streamgauge.analytics.storage.data_folder_lock import lock_data_folder
+from streamgauge.commands.status import status_command
+from streamgauge.commands.store_commands import forget_command
 from streamgauge.ingest.keyed_ids import load_client_key
 from streamgauge.ingest.labels import parse_label
 from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from streamgauge.ingest.records import AnyRecord, Opened, pack
-from streamgauge.status import status_command
-from streamgauge.store_commands import forget_command
 from tests.analytics.log_entries import alive, stream, stream_id
 from tests.analytics.sockets import create, events, recorded
 from tests.streamgauge.stored import analyse

@@ -20,11 +20,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from streamgauge.commands.status import status_command
 from streamgauge.ingest.ready_file import read_ready_file
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.record_log.run_totals import read_run_totals
 from streamgauge.ingest.tap.relay.choice import native_relay
-from streamgauge.status import status_command
 from tests.deadline import DEADLINE_S, until
 from tests.small_disk import fill, small_disk
 from tests.streamgauge.stored import analyse, outcomes, write_streams
@@ -37,8 +37,8 @@ from pathlib import Path
 from streamgauge.ingest.tap.main import run
 from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.http1.upstreams import parse_upstreams
-from streamgauge.process_options import options_of
-from streamgauge.settings import Settings
+from streamgauge.settings.process_options import options_of
+from streamgauge.settings.model import Settings
 logging.basicConfig(level=logging.INFO)
 data, upstream, relay, queue = sys.argv[1:]
 sys.exit(run(options_of(

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from streamgauge.analytics.main import run_until
 from streamgauge.analytics.storage.export import export
 from streamgauge.analytics.storage.location import locate
-from streamgauge.store_commands import import_command
+from streamgauge.commands.store_commands import import_command
 from tests.analytics.stores import ask_as_reader
 from tests.deadline import DEADLINE_S, until
 from tests.options import analyze_options

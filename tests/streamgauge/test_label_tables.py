@@ -9,10 +9,10 @@ from click import UsageError
 from click.testing import CliRunner
 
 from streamgauge.cli import cli
-from streamgauge.flags import flags, load
 from streamgauge.ingest.labels import Label
-from streamgauge.process_options import tap_options
-from streamgauge.settings import Settings
+from streamgauge.settings.flags import flags, load
+from streamgauge.settings.model import Settings
+from streamgauge.settings.process_options import tap_options
 
 EXPECTED = (
     Label("team", "header:x-team", plain=True, prometheus=True),

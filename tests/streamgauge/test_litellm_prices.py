@@ -20,8 +20,8 @@ from streamgauge.analytics.schema.ddl import statements
 from streamgauge.analytics.schema.frames import frame_of_rows
 from streamgauge.analytics.schema.model_names import spellings
 from streamgauge.analytics.schema.tables import PRICES
-from streamgauge.price_catalogs import catalog_rows
-from streamgauge.price_file import check_rows
+from streamgauge.settings.price_catalogs import catalog_rows
+from streamgauge.settings.price_file import check_rows
 from tests.e2e.running import ROOT
 from tests.litellm_proxy import ENVIRONMENT, PYTHON
 

@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 from streamgauge.analytics.schema.objectives import DEFAULT, MAX_OBJECTIVES, Objective
 from streamgauge.cli import cli
-from streamgauge.flags import flags, load
-from streamgauge.process_options import analyze_options
-from streamgauge.setting_tables import parse_objectives
-from streamgauge.settings import Settings
+from streamgauge.settings.flags import flags, load
+from streamgauge.settings.model import Settings
+from streamgauge.settings.process_options import analyze_options
+from streamgauge.settings.tables import parse_objectives
 
 FILE = """
 [[objectives]]

@@ -18,8 +18,8 @@ import pytest
 import zstandard
 from click.testing import CliRunner
 
-from streamgauge import open_files
 from streamgauge.cli import cli
+from streamgauge.commands import open_files
 from streamgauge.ingest import input_file
 from streamgauge.ingest.record_log.segments import list_segments, open_segment, read_rows
 from streamgauge.ingest.records import encode, unpack

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from streamgauge import background, part_process
-from streamgauge.part_process import WINDOW_S, PartProgress
+from streamgauge.commands import background, part_process
+from streamgauge.commands.part_process import WINDOW_S, PartProgress
 from tests.deadline import until
 
 

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from streamgauge.analytics.schema.tables import PRICES
 from streamgauge.analytics.storage.replaced_tables import replace_rows
 from streamgauge.cli import cli
-from streamgauge.price_file import read_prices
-from streamgauge.process_options import analyze_options
-from streamgauge.settings import Settings
+from streamgauge.settings.model import Settings
+from streamgauge.settings.price_file import read_prices
+from streamgauge.settings.process_options import analyze_options
 from tests.analytics.schema.prices import price
 from tests.analytics.stores import ask, new_store
 

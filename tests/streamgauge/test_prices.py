@@ -14,7 +14,7 @@ from streamgauge.analytics.schema.prices import Price
 from streamgauge.analytics.schema.tables import PRICES
 from streamgauge.analytics.storage.replaced_tables import replace_rows
 from streamgauge.cli import cli
-from streamgauge.price_file import read_prices
+from streamgauge.settings.price_file import read_prices
 from tests.analytics.schema.prices import price
 from tests.analytics.stores import ask, new_store
 

@@ -15,11 +15,11 @@ from streamgauge.analytics.query.serve import ServeOptions
 from streamgauge.analytics.telemetry.telemetry import TelemetryOptions
 from streamgauge.cli import cli
 from streamgauge.dashboard.launch import DashboardOptions
-from streamgauge.flags import load
 from streamgauge.ingest.ship import ShipOptions
 from streamgauge.ingest.tap.options import TapOptions
-from streamgauge.process_options import analyze_options, serve_options, ship_options, tap_options
-from streamgauge.settings import Settings, option_name
+from streamgauge.settings.flags import load
+from streamgauge.settings.model import Settings, option_name
+from streamgauge.settings.process_options import analyze_options, serve_options, ship_options, tap_options
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,11 @@ import pytest
 import streamgauge as sg
 
 HEAVY = {"duckdb", "polars", "pyarrow", "pydantic", "click", "msgspec", "streamlit"}
-DOCUMENTED = ("streamgauge.recorded_response", "streamgauge.sql_connection", "streamgauge.stream_measures")
+DOCUMENTED = (
+    "streamgauge.python_api.recorded_response",
+    "streamgauge.python_api.sql_connection",
+    "streamgauge.python_api.stream_measures",
+)
 
 
 def test_the_import_loads_no_library() -> None:
@@ -34,7 +38,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_a_missing_package_is_named_with_the_way_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("duckdb", "streamgauge.sql_connection"):
+    for module in ("duckdb", "streamgauge.python_api.sql_connection"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.delitem(sg.__dict__, "connect", raising=False)
     monkeypatch.setitem(sys.modules, "duckdb", None)

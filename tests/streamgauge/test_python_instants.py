@@ -8,7 +8,7 @@ import sys
 CODE = """
 import sys
 import duckdb
-from streamgauge.python_instants import use_zoneinfo
+from streamgauge.python_api.python_instants import use_zoneinfo
 use_zoneinfo()
 use_zoneinfo()
 assert "pytz" not in sys.modules

@@ -11,7 +11,7 @@ import pytest
 import zstandard
 from click.testing import CliRunner, Result
 
-from streamgauge.recorded_response import read_command
+from streamgauge.python_api.recorded_response import read_command
 
 KEYS = [
     "file", "dialect", "outcome", "error_type", "error_phase", "response_id", "response_model", "text", "reasoning",

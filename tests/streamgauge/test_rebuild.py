@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from streamgauge.analytics.storage.data_folder_lock import lock_data_folder
-from streamgauge.sql import sql_command
-from streamgauge.store_commands import rebuild_command
+from streamgauge.commands.sql import sql_command
+from streamgauge.commands.store_commands import rebuild_command
 from tests.streamgauge.stored import analyse, write_streams
 
 STREAMS = 20

@@ -10,7 +10,7 @@ import pytest
 
 import streamgauge as sg
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
-from streamgauge.recorded_response import exchange_of_file
+from streamgauge.python_api.recorded_response import exchange_of_file
 from tests.analytics.log_entries import chunk, ending
 
 BODY = chunk("Hel") + chunk("lo") + ending(tokens=2)

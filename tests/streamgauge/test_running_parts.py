@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import pytest
 
-from streamgauge.flags import load_with_running_parts
-from streamgauge.settings import Settings
+from streamgauge.settings.flags import load_with_running_parts
+from streamgauge.settings.model import Settings
 
 USED = {
     "pid": 1,

@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 from streamgauge.cli import cli
 from streamgauge.dashboard.filters import saved_views_markup
-from streamgauge.flags import flags, load
-from streamgauge.process_options import dashboard_options
-from streamgauge.setting_tables import MAX_VIEWS, SAVED_VIEW, SavedView, parse_saved_views
-from streamgauge.settings import Settings
+from streamgauge.settings.flags import flags, load
+from streamgauge.settings.model import Settings
+from streamgauge.settings.process_options import dashboard_options
+from streamgauge.settings.tables import MAX_VIEWS, SAVED_VIEW, SavedView, parse_saved_views
 from tests.dashboard.app_test import open_page
 
 EXPECTED = (SavedView("rate limits", "streams?status=429&range=24h"), SavedView("A & B", "?range=1h"))

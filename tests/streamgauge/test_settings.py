@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 import pytest
 
-from streamgauge.flags import flags, load
-from streamgauge.process_options import analyze_options, dashboard_options, tap_options
-from streamgauge.settings import REMOVED, RENAMED, Settings, setting_sources, unknown_variables
+from streamgauge.settings.flags import flags, load
+from streamgauge.settings.model import REMOVED, RENAMED, Settings, setting_sources, unknown_variables
+from streamgauge.settings.process_options import analyze_options, dashboard_options, tap_options
 
 HARNESS = {name for name in os.environ if name.startswith("STREAMGAUGE_")}
 """Variables of the machine that runs the tests."""

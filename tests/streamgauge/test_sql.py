@@ -15,15 +15,15 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from streamgauge import sql as sql_module
 from streamgauge.analytics.query.errors import AnswerTooLarge
 from streamgauge.analytics.query.render import render
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.data_folder_lock import lock_data_folder
 from streamgauge.analytics.storage.location import CATALOG_FILE
+from streamgauge.commands import sql as sql_module
+from streamgauge.commands.sql import sql_command
+from streamgauge.commands.status import status_command
 from streamgauge.ingest.ready_file import write_ready_file
-from streamgauge.sql import sql_command
-from streamgauge.status import status_command
 from tests.analytics.stores import new_store
 
 COUNT = "SELECT count(*) AS n FROM streams"
@@ -113,7 +113,8 @@ def test_sql_and_status_answer_while_the_writer_is_stopped_in_a_commit(tmp_path:
 
 
 def test_sql_and_status_load_no_database_library() -> None:
-    loaded = "import sys, streamgauge.sql, streamgauge.status; print({'duckdb', 'polars', 'pyarrow', 'numpy'} & {*sys.modules})"
+    commands = "streamgauge.commands.sql, streamgauge.commands.status"
+    loaded = f"import sys, {commands}; print({{'duckdb', 'polars', 'pyarrow', 'numpy'}} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from streamgauge.cli import cli
-from streamgauge.flags import load_used
-from streamgauge.process_options import start_faults
-from streamgauge.settings import Settings, settings_of
+from streamgauge.settings.flags import load_used
+from streamgauge.settings.model import Settings, settings_of
+from streamgauge.settings.process_options import start_faults
 
 UPSTREAM = 'upstream = "http://localhost:4000"\n'
 

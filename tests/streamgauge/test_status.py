@@ -21,12 +21,12 @@ from streamgauge.analytics.assembly.partition import LOG_GONE, LogPosition
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.location import locate
 from streamgauge.analytics.storage.store import Store
+from streamgauge.commands.status import render, status_command
 from streamgauge.ingest.identifiers import ANSWER_DIGIT
 from streamgauge.ingest.ready_file import write_ready_file
 from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from streamgauge.ingest.record_log.run_totals import RunTotals, RunTotalsFile
 from streamgauge.ingest.records import AnyRecord, Request, pack, pack_damage
-from streamgauge.status import render, status_command
 from tests.analytics.log_entries import alive, entries, stream, stream_id
 from tests.analytics.sockets import Sent, create, events, recorded
 from tests.analytics.stores import new_store

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from streamgauge import part_process, up
+from streamgauge.commands import part_process, up
+from streamgauge.commands.part_process import Part, PartProgress
+from streamgauge.commands.up import Pipeline
 from streamgauge.ingest.ready_file import read_ready_file
-from streamgauge.part_process import Part, PartProgress
 from streamgauge.process_logging import LastError
-from streamgauge.settings import Settings
-from streamgauge.up import Pipeline
+from streamgauge.settings.model import Settings
 from tests.deadline import until
 from tests.guard_injection import Fault, derived, methods
 

@@ -16,11 +16,11 @@ from streamgauge.analytics.storage.commit import Commit, StoreFailed
 from streamgauge.analytics.storage.location import locate
 from streamgauge.analytics.storage.store import Store
 from streamgauge.cli import cli
+from streamgauge.commands.status import status_command
+from streamgauge.commands.store_commands import rebuild_command
 from streamgauge.ingest.record_log.kafka_writer import group_by_stream
 from streamgauge.ingest.records import PLAIN, Alive, Closed, encode, unpack
-from streamgauge.settings import RENAMED, Settings, variable
-from streamgauge.status import status_command
-from streamgauge.store_commands import rebuild_command
+from streamgauge.settings.model import RENAMED, Settings, variable
 from tests.analytics.storage.former_stores import VERSIONS, content, former_figures, sqlite_store
 from tests.analytics.storage.rows import new_ids, streams
 from tests.analytics.stores import ask_as_reader

@@ -10,9 +10,9 @@ import click
 import pytest
 
 from streamgauge.cli import cli
-from streamgauge.flags import SettingOption, allowed_values, flag, load
-from streamgauge.settings import Settings
-from streamgauge.values import Duration, in_words, one_of
+from streamgauge.settings.flags import SettingOption, allowed_values, flag, load
+from streamgauge.settings.model import Settings
+from streamgauge.settings.values import Duration, in_words, one_of
 
 JARGON = re.compile(
     r"Input should|String should|Value error|valid (integer|number|string|boolean|range)|pattern|pydantic|Source|"

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from streamgauge.analytics.alerts.sinks import ATTEMPTS, Webhook
-from streamgauge.settings import check_http_url
+from streamgauge.settings.model import check_http_url
 from tests.analytics.alerts.receiver import SECRET, receiver
 from tests.deadline import DEADLINE_S
 from tests.ports import free_port

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from streamgauge.analytics.diagnosis.diagnosis import Diagnosis
 from streamgauge.analytics.diagnosis.report import Report
-from streamgauge.top.keys import View
-from streamgauge.top.screen import rendered
+from streamgauge.commands.top.keys import View
+from streamgauge.commands.top.screen import rendered
 from tests.streamgauge.top.test_report import GROUP, OFFENDER, RANGE, report
 
 

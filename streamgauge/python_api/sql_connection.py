@@ -19,11 +19,11 @@ from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.schema.tables import OPEN_STREAMS
 from streamgauge.analytics.storage.database import load, new_database, one_line
 from streamgauge.analytics.storage.location import locate
-from streamgauge.flags import load_with_running_parts
 from streamgauge.ingest.listening import split_address
 from streamgauge.ingest.ready_file import read_of_running
-from streamgauge.python_instants import use_zoneinfo
-from streamgauge.settings import Settings
+from streamgauge.python_api.python_instants import use_zoneinfo
+from streamgauge.settings.flags import load_with_running_parts
+from streamgauge.settings.model import Settings
 
 DEFAULT_PORT = split_address(Settings.model_fields["sql_listen"].default)[1]
 DATABASE = "gauge"

@@ -27,12 +27,12 @@ from streamgauge.analytics.extras import require
 from streamgauge.analytics.reports.formatting import duration, plural
 from streamgauge.analytics.storage.data_folder_lock import RUN, UP, lock_data_folder
 from streamgauge.analytics.storage.location import SQLITE, locate
-from streamgauge.background import POLL_S, Background, own_command
-from streamgauge.client_programs import Call, Routes
+from streamgauge.commands.background import POLL_S, Background, own_command
+from streamgauge.commands.client_programs import Call, Routes
 from streamgauge.ingest.http1.upstreams import NAME, parse_upstream, parse_upstreams
 from streamgauge.ingest.listening import bind, join_address
 from streamgauge.ingest.ready_file import read_of_running
-from streamgauge.values import Address
+from streamgauge.settings.values import Address
 
 NOT_EXECUTABLE, NOT_FOUND, BY_SIGNAL = 126, 127, 128
 """Exit codes of a shell: the command cannot be run, does not exist, was ended by a signal (plus its number)."""
@@ -43,7 +43,7 @@ BASE_URLS = {
     "Google": "GOOGLE_GEMINI_BASE_URL",
 }
 """API → variable with its base URL."""
-SUMMARY_MODULES = ("polars", "pyarrow.compute", "duckdb", "streamgauge.request_summary")
+SUMMARY_MODULES = ("polars", "pyarrow.compute", "duckdb", "streamgauge.commands.request_summary")
 """Imports of the summary, the long ones first. None is made for a command that has ended without a request."""
 RUN_TOTALS = "streamgauge.ingest.record_log.run_totals"
 STORE_S, MOST_STORE_S = 1.4, 10.0
@@ -134,7 +134,9 @@ class Run:
             )
         self._data, store = data or runs_folder() / self._name, SQLITE
         if join:
-            from streamgauge.flags import load_with_running_parts  # other runs need not wait for its import
+            from streamgauge.settings.flags import (
+                load_with_running_parts,  # other runs need not wait for its import
+            )
 
             # The store of the running analytics: it need not be in the data folder.
             joined = load_with_running_parts({"data": data})
@@ -252,7 +254,7 @@ class Run:
             return
         from streamgauge.analytics.query.errors import QueryError
         from streamgauge.analytics.reports.selection import Selection
-        from streamgauge.request_summary import Summary, summarize
+        from streamgauge.commands.request_summary import Summary, summarize
 
         code: int | None = 0
         if not self._join:

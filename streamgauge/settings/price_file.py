@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from streamgauge.analytics.schema.prices import COLUMNS, DEFAULTS, MAX_PRICES, SERVED, Price
-from streamgauge.setting_tables import model_of, problem
+from streamgauge.settings.tables import model_of, problem
 
 MAX_BYTES = 8 * 2**20
 _REQUIRED = ("model", "input", "output", "currency")

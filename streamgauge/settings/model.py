@@ -49,7 +49,7 @@ from streamgauge.ingest.labels import MAX_LABELS, Label
 from streamgauge.ingest.listening import parse_allowed_host, split_address
 from streamgauge.ingest.tap.http.rewriting import XForwarded
 from streamgauge.ingest.tap.options import WebSockets
-from streamgauge.setting_tables import (
+from streamgauge.settings.tables import (
     BUDGET,
     OBJECTIVE,
     SavedView,
@@ -59,7 +59,13 @@ from streamgauge.setting_tables import (
     parse_objectives,
     parse_saved_views,
 )
-from streamgauge.values import check_age, parse_capture, parse_duration_s, parse_interface, parse_seconds
+from streamgauge.settings.values import (
+    check_age,
+    parse_capture,
+    parse_duration_s,
+    parse_interface,
+    parse_seconds,
+)
 
 CONFIG_FILE = "streamgauge.toml"
 PREFIX = "STREAMGAUGE_"

@@ -14,9 +14,8 @@ import click
 from pydantic import SecretStr
 
 from streamgauge.analytics.storage.location import without_password
-from streamgauge.flags import default_text, flag, load_used, settings_options
-from streamgauge.process_options import Fault, prices, start_faults
-from streamgauge.settings import (
+from streamgauge.settings.flags import default_text, flag, load_used, settings_options
+from streamgauge.settings.model import (
     GROUPS,
     Settings,
     about,
@@ -25,7 +24,8 @@ from streamgauge.settings import (
     unknown_variables,
     variable,
 )
-from streamgauge.values import format_option, print_json, print_report
+from streamgauge.settings.process_options import Fault, prices, start_faults
+from streamgauge.settings.values import format_option, print_json, print_report
 
 TABLES = ("objectives", "budgets", "clients", "labels", "saved_views")
 

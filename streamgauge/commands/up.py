@@ -1,7 +1,7 @@
 """`streamgauge up`: run each part as a process.
 
 - One `up` per data folder (`up.lock`). A part is ready when `run/<part>.json` has its pid.
-- `up` refuses to start only for settings of the tap and of itself, which `streamgauge.process_options` finds, and if the
+- `up` refuses to start only for settings of the tap and of itself, which `streamgauge.settings.process_options` finds, and if the
   tap refuses its first start with exit code 2.
 - A part that exits, or cannot start for any other reason, is started again with increasing delays, and the other parts
   run meanwhile. The reason is the part's newest error line. It is logged, and `run/up.json` has it until the part is ready.
@@ -34,17 +34,17 @@ import click
 from pydantic import SecretStr
 
 from streamgauge.analytics.storage.data_folder_lock import UP, lock_data_folder
-from streamgauge.background import own_command, stop_process
-from streamgauge.flags import flags
+from streamgauge.commands.background import own_command, stop_process
+from streamgauge.commands.part_process import BACKOFF_FIRST_S, STOP_GRACE_S, Part
 from streamgauge.ingest.capture.packet_socket import PacketSocket
 from streamgauge.ingest.guards import Guard, Guards
 from streamgauge.ingest.listening import REPLACED, bind_tap
 from streamgauge.ingest.private_files import write_json
 from streamgauge.ingest.ready_file import SILENT_AFTER_S, read_ready_file
-from streamgauge.part_process import BACKOFF_FIRST_S, STOP_GRACE_S, Part
-from streamgauge.process_options import start_faults
-from streamgauge.settings import Settings, settings_of, unknown_variables, variable
-from streamgauge.values import parse_interface
+from streamgauge.settings.flags import flags
+from streamgauge.settings.model import Settings, settings_of, unknown_variables, variable
+from streamgauge.settings.process_options import start_faults
+from streamgauge.settings.values import parse_interface
 
 log = logging.getLogger(__name__)
 

@@ -31,8 +31,8 @@ from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.measures.outcome import Transport, judge
 from streamgauge.ingest.files.exchange_log import Exchange
 from streamgauge.ingest.records import coding_of
-from streamgauge.stream_measures import Event, Measures, measures_of_body
-from streamgauge.values import WholeNumber, format_option
+from streamgauge.python_api.stream_measures import Event, Measures, measures_of_body
+from streamgauge.settings.values import WholeNumber, format_option
 
 _T = TypeVar("_T")
 _MAX_SIDECAR_BYTES = 16 * 2**20
@@ -398,7 +398,7 @@ def _table(found: dict[str, Any]) -> str:
 def read_command(
     files: tuple[Path, ...], path: str | None, status: int | None, content_type: str | None, form: str
 ) -> int:
-    """Decode recorded responses: text, tool calls, tokens, events, outcome.
+    """Decode recorded responses: text, tool calls, tokens, outcome.
 
     If X.json exists next to X.sse, url, http_status and content_type are taken from it.
     """

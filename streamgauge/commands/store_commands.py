@@ -19,12 +19,12 @@ import click
 
 from streamgauge.analytics.schema.clients import is_client_id
 from streamgauge.analytics.schema.dimensions import OTHER
-from streamgauge.flags import load, load_with_running_parts, settings_options
 from streamgauge.ingest.labels import CLIENT_APP
 from streamgauge.ingest.private_files import make_private_folder, write_json
 from streamgauge.ingest.ready_file import read_of_running
-from streamgauge.settings import Settings
-from streamgauge.values import format_option, parse_duration_s, print_report
+from streamgauge.settings.flags import load, load_with_running_parts, settings_options
+from streamgauge.settings.model import Settings
+from streamgauge.settings.values import format_option, parse_duration_s, print_report
 
 if TYPE_CHECKING:
     from streamgauge.analytics.storage.forget import Forgotten
@@ -245,7 +245,7 @@ def forget_command(
 
 def _stored_label(settings: Settings, text: str) -> str:
     """The value of `NAME=VALUE` as the tables have it."""
-    from streamgauge.process_options import client_key
+    from streamgauge.settings.process_options import client_key
 
     name, sep, value = text.partition("=")
     if not (name and sep and value):

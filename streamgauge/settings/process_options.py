@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from streamgauge.analytics.extras import require
-from streamgauge.flags import flag
 from streamgauge.ingest.listening import check_listener, check_token, is_loopback, same_address, split_address
-from streamgauge.settings import Settings, option_name, option_value
+from streamgauge.settings.flags import flag
+from streamgauge.settings.model import Settings, option_name, option_value
 
 if TYPE_CHECKING:
     from streamgauge.analytics.options import AnalyzeOptions
@@ -103,7 +103,7 @@ def client_key(settings: Settings) -> bytes:
 
 def prices(settings: Settings) -> tuple[Price, ...]:
     """The prices in the price file, which is read at each start so that an edit needs no other step. Raises click.UsageError."""
-    from streamgauge.price_file import read_prices
+    from streamgauge.settings.price_file import read_prices
 
     try:
         return read_prices(settings.price_file) if settings.price_file is not None else ()

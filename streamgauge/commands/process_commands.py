@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from streamgauge.flags import SettingsCommand, load_used, load_with_running_parts, settings_options
 from streamgauge.process_logging import configure_logging
-from streamgauge.settings import Settings, settings_of, unknown_variables
-from streamgauge.values import WholeNumber, parse_interface
+from streamgauge.settings.flags import SettingsCommand, load_used, load_with_running_parts, settings_options
+from streamgauge.settings.model import Settings, settings_of, unknown_variables
+from streamgauge.settings.values import WholeNumber, parse_interface
 
 if TYPE_CHECKING:
     from streamgauge.ingest.recording.options import RecordingOptions
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @settings_options(*settings_of("up"))
 def up(**given: Any) -> int:
     """Run tap, analytics and dashboard; with --kafka also ship."""
-    from streamgauge.up import run
+    from streamgauge.commands.up import run
 
     # Invalid settings of other parts do not stop the tap: these parts report and refuse them on their own.
     settings, invalid = load_used(given, (*settings_of("tap"), "serve", "no_dashboard", "hung_after"))
@@ -38,7 +38,7 @@ def up(**given: Any) -> int:
 def tap(**given: Any) -> int:
     """Run the tap: forward requests and write the record log."""
     from streamgauge.ingest.tap.main import run
-    from streamgauge.process_options import tap_options
+    from streamgauge.settings.process_options import tap_options
 
     return run(tap_options(_load_settings(given)))
 
@@ -70,7 +70,7 @@ def capture(
 
     The records go to the record log in the data folder, which `up` or `analyze` reads.
     """
-    from streamgauge.process_options import recording_options
+    from streamgauge.settings.process_options import recording_options
 
     if (interface is None) == (pcap is None):
         raise click.UsageError("Pass either --interface NAME or --pcap FILE.", click.get_current_context())
@@ -108,7 +108,7 @@ def _read_pcap(path: Path, options: RecordingOptions, ports: tuple[int, ...]) ->
 def ship(**given: Any) -> int:
     """Send the record log to Kafka."""
     from streamgauge.ingest.ship import run
-    from streamgauge.process_options import ship_options
+    from streamgauge.settings.process_options import ship_options
 
     return run(ship_options(_load_settings(given)))
 
@@ -118,7 +118,7 @@ def ship(**given: Any) -> int:
 def analyze(**given: Any) -> int:
     """Run analytics: measure streams and write the tables."""
     from streamgauge.analytics.main import run
-    from streamgauge.process_options import analyze_options
+    from streamgauge.settings.process_options import analyze_options
 
     return run(analyze_options(_load_settings(given)))
 
@@ -128,7 +128,7 @@ def analyze(**given: Any) -> int:
 def dashboard(**given: Any) -> int:
     """Run the dashboard on the tables of a data folder."""
     sys.modules.pop("pandas", None)  # blocked by `streamgauge.cli.main`
-    from streamgauge.process_options import dashboard_options
+    from streamgauge.settings.process_options import dashboard_options
 
     options = dashboard_options(_load_settings(given, use_running_parts=True))
     from streamgauge.dashboard.launch import run
@@ -145,7 +145,7 @@ def serve(**given: Any) -> int:
     """
     from streamgauge.analytics.query.errors import QueryError
     from streamgauge.analytics.query.serve import run
-    from streamgauge.process_options import serve_options
+    from streamgauge.settings.process_options import serve_options
 
     try:
         return run(serve_options(_load_settings(given, use_running_parts=True)))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from streamgauge.background import cpu_s, cpu_wait_s
+from streamgauge.commands.background import cpu_s, cpu_wait_s
 from streamgauge.ingest.listening import SOCKETS_VARIABLE
 from streamgauge.ingest.ready_file import PROGRESS_VARIABLE, process_stat
 from streamgauge.process_logging import VARIABLE, LastError

@@ -20,7 +20,7 @@ from streamgauge.analytics.reports import formatting, spend
 from streamgauge.analytics.reports.columns import Column, Row
 from streamgauge.analytics.schema.clients import shortened
 from streamgauge.analytics.schema.objectives import DEFAULT
-from streamgauge.top.keys import View
+from streamgauge.commands.top.keys import View
 
 STATES = {
     "incident": ("bold red", "✗"),

@@ -18,8 +18,16 @@ from pydantic import ByteSize, SecretStr, ValidationError
 
 from streamgauge.analytics.storage.location import HIDDEN
 from streamgauge.ingest.ready_file import read_ready_file
-from streamgauge.settings import COMMON, GROUPS, Settings, about, config_file, correction, setting_sources
-from streamgauge.values import DURATION, in_words, one_of
+from streamgauge.settings.model import (
+    COMMON,
+    GROUPS,
+    Settings,
+    about,
+    config_file,
+    correction,
+    setting_sources,
+)
+from streamgauge.settings.values import DURATION, in_words, one_of
 
 MAX_UNGROUPED = 10
 """Commands with more settings show them in groups."""

@@ -18,10 +18,10 @@ from streamgauge.analytics.extras import extra_of, missing_package
 from streamgauge.analytics.query.errors import AnswerTooLarge, QueryError
 from streamgauge.analytics.query.query_socket import NotListening, ask
 from streamgauge.analytics.storage.location import StoreLocation, locate, without_password
-from streamgauge.flags import load_with_running_parts, settings_options
 from streamgauge.ingest.ready_file import read_ready_file, silence
-from streamgauge.settings import Settings
-from streamgauge.values import Duration, WholeNumber
+from streamgauge.settings.flags import load_with_running_parts, settings_options
+from streamgauge.settings.model import Settings
+from streamgauge.settings.values import Duration, WholeNumber
 
 if TYPE_CHECKING:
     from streamgauge.analytics.query.query_pool import QueryPool

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 import click
 
 from streamgauge.analytics.schema.tables import MAX_SILENCE_S
-from streamgauge.flags import load, settings_options
 from streamgauge.ingest.ready_file import read_of_running
-from streamgauge.settings import Settings
-from streamgauge.values import Duration, format_option, parse_duration_s, print_report
+from streamgauge.settings.flags import load, settings_options
+from streamgauge.settings.model import Settings
+from streamgauge.settings.values import Duration, format_option, parse_duration_s, print_report
 
 TIMEOUT_S = 15.0
 

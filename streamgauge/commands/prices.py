@@ -17,10 +17,10 @@ from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.query.render import render
 from streamgauge.analytics.schema.prices import COLUMNS
 from streamgauge.analytics.storage.location import locate
-from streamgauge.flags import load, load_with_running_parts, settings_options
-from streamgauge.price_catalogs import catalog_rows, merged
-from streamgauge.price_file import check_rows, read_rows
-from streamgauge.values import format_option, print_report
+from streamgauge.settings.flags import load, load_with_running_parts, settings_options
+from streamgauge.settings.price_catalogs import catalog_rows, merged
+from streamgauge.settings.price_file import check_rows, read_rows
+from streamgauge.settings.values import format_option, print_report
 
 MAX_CATALOG_BYTES = 64 * 2**20
 UNPRICED = """

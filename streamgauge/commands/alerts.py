@@ -11,9 +11,9 @@ from streamgauge.analytics.query.errors import QueryError
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.query.render import render
 from streamgauge.analytics.storage.location import locate
-from streamgauge.flags import load_with_running_parts, settings_options
 from streamgauge.ingest.ready_file import silence
-from streamgauge.values import Duration, format_option
+from streamgauge.settings.flags import load_with_running_parts, settings_options
+from streamgauge.settings.values import Duration, format_option
 
 QUERY = """
 SELECT state, severity, rule, gateway, model, {columns}fired_at, resolved_at, message, stream_id

@@ -25,8 +25,9 @@ from streamgauge.analytics.query.errors import QueryError
 from streamgauge.analytics.reports.formatting import plural
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.location import CATALOG_FILE, SQLITE, locate
-from streamgauge.background import own_command
-from streamgauge.flags import load, settings_options
+from streamgauge.commands.background import own_command
+from streamgauge.commands.request_summary import summarize
+from streamgauge.commands.run import free_address, runs_folder, say
 from streamgauge.ingest.capture.packet_files import is_packet_file
 from streamgauge.ingest.capture.pcap import read_pcap
 from streamgauge.ingest.files import har
@@ -34,12 +35,11 @@ from streamgauge.ingest.files.exchange_log import Exchange, ExchangeLog, exchang
 from streamgauge.ingest.input_file import InputFile
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.record_log.reader_cursors import highest_cursor
-from streamgauge.process_options import analyze_options, client_key, recording_options, redactor
-from streamgauge.recorded_response import exchange_of_file
-from streamgauge.request_summary import summarize
-from streamgauge.run import free_address, runs_folder, say
-from streamgauge.settings import Settings
-from streamgauge.values import Address
+from streamgauge.python_api.recorded_response import exchange_of_file
+from streamgauge.settings.flags import load, settings_options
+from streamgauge.settings.model import Settings
+from streamgauge.settings.process_options import analyze_options, client_key, recording_options, redactor
+from streamgauge.settings.values import Address
 
 REPORT_EVERY_S = 2.0
 MAX_PROBLEMS = 20

@@ -18,12 +18,12 @@ from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.reports import Query, overview
 from streamgauge.analytics.reports.selection import FILTERS, Selection
 from streamgauge.analytics.storage.location import SQLITE, locate
-from streamgauge.flags import load_with_running_parts, settings_options
+from streamgauge.commands.open_files import check_whole, store_files
+from streamgauge.commands.store_commands import instant
+from streamgauge.commands.top.command import MAX_ROWS, filter_options
 from streamgauge.ingest.ready_file import read_of_running, silence
-from streamgauge.open_files import check_whole, store_files
-from streamgauge.store_commands import instant
-from streamgauge.top.command import MAX_ROWS, filter_options
-from streamgauge.values import parse_duration_s
+from streamgauge.settings.flags import load_with_running_parts, settings_options
+from streamgauge.settings.values import parse_duration_s
 
 TIMEOUT_S = 60.0
 DEFAULT_LENGTH = "24h"

@@ -24,12 +24,12 @@ from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.reports import formatting
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.location import locate
-from streamgauge.flags import load_with_running_parts, settings_options
+from streamgauge.commands.top import screen
+from streamgauge.commands.top.keys import View, pressed_keys
 from streamgauge.ingest.ready_file import read_of_running, silence
-from streamgauge.settings import Settings
-from streamgauge.top import screen
-from streamgauge.top.keys import View, pressed_keys
-from streamgauge.values import Duration, format_option, print_json
+from streamgauge.settings.flags import load_with_running_parts, settings_options
+from streamgauge.settings.model import Settings
+from streamgauge.settings.values import Duration, format_option, print_json
 
 MAX_ROWS = 20_000
 TIMEOUT_S = 20.0

@@ -21,7 +21,7 @@ from streamgauge.analytics.schema.clients import MAX_CLIENTS, NO_CLIENT_NAMES, C
 from streamgauge.analytics.schema.objectives import DEFAULT, LIMITS, MAX_OBJECTIVES, Objective
 from streamgauge.analytics.schema.setting_rows import Text
 from streamgauge.ingest.labels import MAX_LABELS, Label, parse_label
-from streamgauge.values import parse_seconds, text_pairs
+from streamgauge.settings.values import parse_seconds, text_pairs
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

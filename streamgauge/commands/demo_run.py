@@ -28,7 +28,7 @@ from streamgauge.analytics.query.errors import QueryError
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.schema.outcomes import IS_ERROR
 from streamgauge.analytics.storage.location import SQLITE, locate
-from streamgauge.background import Background
+from streamgauge.commands.background import Background
 from streamgauge.ingest.keyed_ids import FILE, keyed_hash, load_client_key
 from streamgauge.ingest.listening import bind
 from streamgauge.ingest.private_files import prepare_data_folder
@@ -55,7 +55,7 @@ PRICES = Path(__file__).with_name("demo_prices.csv")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """Options of the demo. `streamgauge.demo` has their defaults."""
+    """Options of the demo. `streamgauge.commands.demo` has their defaults."""
 
     listen: str
     admin: str

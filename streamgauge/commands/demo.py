@@ -9,9 +9,9 @@ import click
 import cloup
 
 from streamgauge.analytics.extras import require
-from streamgauge.flags import default_text
+from streamgauge.settings.flags import default_text
+from streamgauge.settings.values import Address, Duration, Number, WholeNumber
 from streamgauge.simulator.incidents import INCIDENTS
-from streamgauge.values import Address, Duration, Number, WholeNumber
 
 
 @cloup.command("demo")
@@ -90,7 +90,7 @@ def demo_command(workers: int, kafka: str | None, **options: Any) -> int:
     values, and exits with 0 if they agree.
     """
     require("duckdb" if options["no_dashboard"] else "streamlit")
-    from streamgauge.demo_run import Demo, DemoOptions
+    from streamgauge.commands.demo_run import Demo, DemoOptions
 
     up_flags = ("--workers", str(workers), *(("--kafka", kafka) if kafka else ()))
     return Demo(DemoOptions(**options, up_flags=up_flags)).run()

@@ -31,16 +31,16 @@ from streamgauge.analytics.storage.reconciliation import (
     stored_ids,
     unread_in_folder,
 )
-from streamgauge.flags import load_with_running_parts, settings_in_use, settings_options
+from streamgauge.commands.sql import StoreClient
 from streamgauge.ingest import ready_file
 from streamgauge.ingest.guards import fault_lines
 from streamgauge.ingest.identifiers import is_answer
 from streamgauge.ingest.private_files import MOVABLE
 from streamgauge.ingest.record_log.reader_cursors import read_cursors
 from streamgauge.ingest.record_log.run_totals import RunTotals, read_run_totals, unreported_streams
-from streamgauge.settings import PARTS_OF_UP, Settings
-from streamgauge.sql import StoreClient
-from streamgauge.values import format_option, print_report
+from streamgauge.settings.flags import load_with_running_parts, settings_in_use, settings_options
+from streamgauge.settings.model import PARTS_OF_UP, Settings
+from streamgauge.settings.values import format_option, print_report
 
 KAFKA_TIMEOUT_S = 20.0
 FULL_BYTES = 2**20
