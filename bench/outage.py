@@ -19,7 +19,7 @@ import threading
 import time
 from pathlib import Path
 
-from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_errors import QueryError
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.storage.location import locate
 from streamgauge.ingest.record_log.segments import log_bytes

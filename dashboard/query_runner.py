@@ -22,7 +22,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import polars as pl
 import streamlit as st
 
-from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_errors import QueryError
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.reports.selection import CLIENT_NAMES, with_client_names
 from streamgauge.analytics.storage.location import locate

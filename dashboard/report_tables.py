@@ -8,7 +8,7 @@ from functools import partial
 
 import polars as pl
 
-from streamgauge.analytics.reports.columns import Column, Row, Table, outcome_state
+from streamgauge.analytics.reports.columns import Column, ReportTable, Row, outcome_state
 from streamgauge.analytics.schema.clients import NO_CLIENT_NAMES
 from streamgauge.dashboard import filters
 from streamgauge.dashboard.html_table import show_table
@@ -21,7 +21,7 @@ def outcome_badge(outcome: str) -> str:
 
 
 def show_report(
-    report: Table,
+    report: ReportTable,
     frame: pl.DataFrame,
     *,
     by: str = "",

@@ -16,7 +16,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from streamgauge.analytics.query.errors import QueryError, QueryRejected, QueryTimeout, StoreUnavailable
+    from streamgauge.analytics.query.query_errors import (
+        QueryError,
+        QueryRejected,
+        QueryTimeout,
+        StoreUnavailable,
+    )
     from streamgauge.python_api.recorded_response import Response, UnreadableResponse, read
     from streamgauge.python_api.sql_connection import Connection, connect
     from streamgauge.python_api.stream_measures import Event, Measures, UnmeasurableEvents, measure
@@ -40,7 +45,12 @@ __all__ = [
 ]
 
 _MODULES = {
-    "streamgauge.analytics.query.errors": ("QueryError", "QueryRejected", "QueryTimeout", "StoreUnavailable"),
+    "streamgauge.analytics.query.query_errors": (
+        "QueryError",
+        "QueryRejected",
+        "QueryTimeout",
+        "StoreUnavailable",
+    ),
     "streamgauge.python_api.recorded_response": ("Response", "UnreadableResponse", "read"),
     "streamgauge.python_api.sql_connection": ("Connection", "connect"),
     "streamgauge.python_api.stream_measures": ("Event", "Measures", "UnmeasurableEvents", "measure"),

@@ -14,7 +14,7 @@ from operator import itemgetter
 
 from streamgauge.analytics.dialects import all_dialects
 from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo
-from streamgauge.analytics.dialects.errors import error_in
+from streamgauge.analytics.dialects.error_bodies import error_in
 from streamgauge.analytics.dialects.events import DecodedEvent, RawEvent
 from streamgauge.analytics.dialects.tolerant_json import json_or_none
 

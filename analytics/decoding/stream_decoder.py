@@ -21,7 +21,7 @@ from streamgauge.analytics.decoding.framing import Envelope, Framer
 from streamgauge.analytics.decoding.stream_output import Audio, EventColumns, OutputStart, ToolCall
 from streamgauge.analytics.decoding.template import EventTemplate
 from streamgauge.analytics.dialects.dialect import DialectReader, ExchangeInfo
-from streamgauge.analytics.dialects.errors import error_in_body, unlabelled_error
+from streamgauge.analytics.dialects.error_bodies import error_in_body, unlabelled_error
 from streamgauge.analytics.dialects.events import (
     DecodedEvent,
     DeltaRun,

@@ -20,7 +20,7 @@ Array = npt.NDArray[np.float64 | np.float32]
 
 
 @dataclass(frozen=True)
-class Table:
+class CellTable:
     """Columns over cells: one axis per dimension, then the buckets."""
 
     dimensions: tuple[str, ...]
@@ -38,7 +38,7 @@ class Table:
         return self.columns[column].ndim > len(self.dimensions) + 1
 
 
-def read(frame: pl.DataFrame, compared: Collection[Metric]) -> dict[str, Table]:
+def read(frame: pl.DataFrame, compared: Collection[Metric]) -> dict[str, CellTable]:
     """The tables `cube`, of `SINGLE` and, if it has labels, `label` of the result of `cells`."""
     found = {}
     singles = (*SINGLE, LABEL) if LABEL in frame.columns else SINGLE
@@ -52,7 +52,7 @@ def read(frame: pl.DataFrame, compared: Collection[Metric]) -> dict[str, Table]:
     return found
 
 
-def _table(frame: pl.DataFrame, dimensions: tuple[str, ...], columns: Mapping[str, bool]) -> Table:
+def _table(frame: pl.DataFrame, dimensions: tuple[str, ...], columns: Mapping[str, bool]) -> CellTable:
     """`columns`: whether they have strata. Those that the frame does not have are left out."""
     values = tuple(tuple(sorted(frame[d].drop_nulls().unique().to_list())) for d in dimensions)
     numbers = [
@@ -74,7 +74,7 @@ def _table(frame: pl.DataFrame, dimensions: tuple[str, ...], columns: Mapping[st
         for array in arrays:
             array[where] = next(sums)  # `cells` has one row per cell and bucket
         found[column] = arrays if columns[column] else arrays[0]
-    return Table(dimensions, values, found)
+    return CellTable(dimensions, values, found)
 
 
 def with_totals(cells: Array) -> Array:

@@ -26,7 +26,7 @@ from streamgauge.analytics.diagnosis.aggregates import (
     all_failures,
     metrics,
 )
-from streamgauge.analytics.diagnosis.cell_tables import Array, Table
+from streamgauge.analytics.diagnosis.cell_tables import Array, CellTable
 from streamgauge.analytics.diagnosis.diagnosis import (
     FAILURES,
     GEOMETRIC_MEAN,
@@ -105,7 +105,7 @@ def _measured(frame: pl.DataFrame, objectives: Sequence[Objective]) -> tuple[int
     return int(sum(total["requests"] for total in totals)), tuple(found)
 
 
-def _why_unclear(table: Table, streams: int) -> str:
+def _why_unclear(table: CellTable, streams: int) -> str:
     failed = sum(float(table.columns[f"x_{name}"][..., EARLIER_BUCKETS:].sum()) for name in FAILURES)
     if streams < 2 * LEAST_STREAMS:
         return f"Only {streams} requests: too few for a cause."
@@ -116,7 +116,7 @@ def _why_unclear(table: Table, streams: int) -> str:
 
 
 def _causes(
-    query: Query, chosen: Selection, tables: Mapping[str, Table], incidents: Sequence[Incident]
+    query: Query, chosen: Selection, tables: Mapping[str, CellTable], incidents: Sequence[Incident]
 ) -> list[Cause]:
     edges = aggregates.edges(chosen)
     wide = [_candidate(chosen, tables, i.main, edges, is_wide=True) for i in incidents]
@@ -133,7 +133,12 @@ def _causes(
 
 
 def _candidate(
-    chosen: Selection, tables: Mapping[str, Table], found: Found, edges: Sequence[datetime], *, is_wide: bool
+    chosen: Selection,
+    tables: Mapping[str, CellTable],
+    found: Found,
+    edges: Sequence[datetime],
+    *,
+    is_wide: bool,
 ) -> Candidate:
     begin = edges[max(found.begin - BUCKETS_BEFORE, 0)]
     end = edges[min(found.begin + BUCKETS_AFTER, found.end)]
@@ -163,7 +168,7 @@ def _series(frame: pl.DataFrame, count: int) -> list[Points]:
     return found
 
 
-def _cause(chosen: Selection, tables: Mapping[str, Table], incident: Incident, variance: float) -> Cause:
+def _cause(chosen: Selection, tables: Mapping[str, CellTable], incident: Incident, variance: float) -> Cause:
     found, edges = incident.main, aggregates.edges(chosen)
     dimension, good = incidents.unaffected(tables[found.part], found, variance)
     surges: list[tuple[str, float]] = []
@@ -242,7 +247,7 @@ def _instant(candidate: Candidate, point: int) -> datetime:
 
 
 def _other_causes(
-    table: Table, compared: Mapping[str, Metric], missed: Sequence[str], known: Sequence[Cause]
+    table: CellTable, compared: Mapping[str, Metric], missed: Sequence[str], known: Sequence[Cause]
 ) -> list[tuple[Cause, Metric]]:
     """Causes of missed objectives that no known cause can explain."""
     families = {compared[c.metric].family for c in known}

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamgauge.analytics.diagnosis.aggregates import ALL_BUCKETS, EARLIER_BUCKETS, FAMILIES, Metric
-from streamgauge.analytics.diagnosis.cell_tables import Array, Table, with_totals
+from streamgauge.analytics.diagnosis.cell_tables import Array, CellTable, with_totals
 from streamgauge.analytics.diagnosis.diagnosis import PLACE_DIMENSIONS, Cause, Effect
 from streamgauge.analytics.diagnosis.search import (
     LEAST_BASELINE,
@@ -214,7 +214,7 @@ MISSED_SHARE = 0.05
 """Above it, the 95th percentile is above the objective."""
 
 
-def levels(table: Table, found: Found) -> dict[tuple[str, str, int], float]:
+def levels(table: CellTable, found: Found) -> dict[tuple[str, str, int], float]:
     """(model, gateway, stratum) → mean of the metric outside the interval, at the place. The stratum is 0 without `Metric.by_input`."""
     inside = _inside(found)
     client = found.place[2] if found.part == "cube" else -1
@@ -232,7 +232,7 @@ def levels(table: Table, found: Found) -> dict[tuple[str, str, int], float]:
     }  # fmt: skip
 
 
-def unaffected(table: Table, found: Found, variance: float) -> tuple[str | None, tuple[str, ...]]:
+def unaffected(table: CellTable, found: Found, variance: float) -> tuple[str | None, tuple[str, ...]]:
     """A dimension and its values that have enough streams next to the place and are not worse there."""
     interval = (np.array([found.begin]), np.array([found.end]))
     compared = compare(table, found.metric, interval, variance)
@@ -254,7 +254,7 @@ def unaffected(table: Table, found: Found, variance: float) -> tuple[str | None,
     return None, ()
 
 
-def surges(table: Table, found: Found, seconds: Array) -> list[tuple[str, float]]:
+def surges(table: CellTable, found: Found, seconds: Array) -> list[tuple[str, float]]:
     """(client, ratio of its request rates) of clients that send many more requests to the model and gateway of the place.
 
     Rates count from the first bucket with requests: there is no rate before the data began.
@@ -270,7 +270,7 @@ def surges(table: Table, found: Found, seconds: Array) -> list[tuple[str, float]
     return [(client, float(ratio[c])) for c, client in enumerate(table.values[2]) if many[c]]
 
 
-def means(table: Table, found: Found, name: str) -> tuple[float, float] | None:
+def means(table: CellTable, found: Found, name: str) -> tuple[float, float] | None:
     """The geometric means of a value at the place, inside and outside the interval. None if there are few streams."""
     inside = _inside(found)
     x, n = (with_totals(table.whole(f"{c}_{name}"))[found.place] for c in ("x", "n"))
@@ -286,7 +286,7 @@ def _inside(found: Found) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return inside
 
 
-def constant(table: Table, metric: Metric, names: Iterable[str]) -> Cause | None:
+def constant(table: CellTable, metric: Metric, names: Iterable[str]) -> Cause | None:
     """The place that differs most from all other streams during the whole range. `names`: columns of `x`, which are added."""
     n_all = table.whole(f"n_{metric.name}")[..., EARLIER_BUCKETS:].sum(-1, keepdims=True)
     x_all = sum(table.whole(name)[..., EARLIER_BUCKETS:].sum(-1, keepdims=True) for name in names)
@@ -325,7 +325,7 @@ def longer_prompts(ratio: float) -> str:
     return f"prompts {ratio:.1f} times longer"
 
 
-def traffic_mix(table: Table, metric: Metric) -> Cause | None:
+def traffic_mix(table: CellTable, metric: Metric) -> Cause | None:
     """More streams above the objective than before, because more requests are of a slow model, gateway or client, or are longer.
 
     The part of the rise that other shares of requests explain has to be half of it. Without that part, the objective would be met or

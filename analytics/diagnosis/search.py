@@ -35,7 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamgauge.analytics.diagnosis.aggregates import ALL_BUCKETS, EARLIER_BUCKETS, SINGLE, Metric, metrics
-from streamgauge.analytics.diagnosis.cell_tables import Array, Table, with_totals
+from streamgauge.analytics.diagnosis.cell_tables import Array, CellTable, with_totals
 from streamgauge.analytics.schema.dimensions import LABEL
 from streamgauge.analytics.schema.objectives import Objective
 
@@ -95,7 +95,7 @@ class Found:
     score: float
 
 
-def search(tables: Mapping[str, Table], compared: Mapping[str, Metric]) -> list[Found]:
+def search(tables: Mapping[str, CellTable], compared: Mapping[str, Metric]) -> list[Found]:
     """All changes for the worse, highest score first."""
     found: list[Found] = []
     for metric in compared.values():
@@ -112,7 +112,7 @@ def search(tables: Mapping[str, Table], compared: Mapping[str, Metric]) -> list[
     return sorted(found, key=lambda f: -f.score)
 
 
-def _of_metric(part: str, table: Table, metric: Metric, narrower: Mapping[str, Table]) -> list[Found]:
+def _of_metric(part: str, table: CellTable, metric: Metric, narrower: Mapping[str, CellTable]) -> list[Found]:
     variance = variance_of(table, metric)
     found: list[Found] = []
     while len(found) < MAX_PER_METRIC:
@@ -134,7 +134,7 @@ def _of_metric(part: str, table: Table, metric: Metric, narrower: Mapping[str, T
     return sorted((f for f in alone if f is not None), key=lambda f: -f.score)[:1]
 
 
-def _narrowed(table: Table, metric: Metric, best: Found, narrower: Mapping[str, Table]) -> Found:
+def _narrowed(table: CellTable, metric: Metric, best: Found, narrower: Mapping[str, CellTable]) -> Found:
     """The program, tap, server instance or label that explains the change of the found place clearly better, else the place."""
     interval = best.begin, best.end
     compared = compare(table, metric, _arrays(interval), variance_of(table, metric))
@@ -158,7 +158,7 @@ def _has_most(part: Found, whole: Found) -> bool:
     return excess >= MOST_EXCESS * of_whole and part.streams <= whole.streams / 2
 
 
-def _best(part: str, table: Table, metric: Metric, variance: float) -> Found | None:
+def _best(part: str, table: CellTable, metric: Metric, variance: float) -> Found | None:
     cost = _cost(table)
     if part in ALONE:
         cost[-1] = np.inf  # all of them
@@ -174,7 +174,7 @@ def _best(part: str, table: Table, metric: Metric, variance: float) -> Found | N
 
 
 def _clear_place(
-    part: str, table: Table, metric: Metric, interval: tuple[int, int], variance: float, cost: Array
+    part: str, table: CellTable, metric: Metric, interval: tuple[int, int], variance: float, cost: Array
 ) -> tuple[Found, float] | None:
     """The place that explains the change in an interval best, and its score. None if the change is not above that of chance."""
     compared = compare(table, metric, _arrays(interval), variance)
@@ -199,7 +199,7 @@ def _arrays(interval: tuple[int, int]) -> Intervals:
     return np.array([interval[0]]), np.array([interval[1]])
 
 
-def _evidence(table: Table, metric: Metric, variance: float, cost: Array) -> Array:
+def _evidence(table: CellTable, metric: Metric, variance: float, cost: Array) -> Array:
     """The highest evidence of any place, minus its cost, for each interval. In single precision, which is twice as fast."""
     columns = {
         name: c.astype(np.float32)
@@ -218,7 +218,7 @@ def _part(begin: int, end: int) -> Intervals:
     return INTERVALS[0][begin:end], INTERVALS[1][begin:end]
 
 
-def _cost(table: Table) -> Array:
+def _cost(table: CellTable) -> Array:
     """Nats to name each place. Infinite for places with unnamed values."""
     cost = np.zeros(())
     for names in table.values:
@@ -233,7 +233,7 @@ def _cost(table: Table) -> Array:
 
 
 def _end(
-    table: Table, metric: Metric, place: tuple[int, ...], end: int, value: float, expected: float
+    table: CellTable, metric: Metric, place: tuple[int, ...], end: int, value: float, expected: float
 ) -> int:
     """The end of the change: the end of the range, unless later streams are nearer to the baseline."""
     n, x = (with_totals(table.whole(f"{c}_{metric.name}"))[place][end:].sum() for c in ("n", "x"))
@@ -243,7 +243,7 @@ def _end(
     return end if is_nearer else ALL_BUCKETS
 
 
-def _without(table: Table, metric: Metric, place: tuple[int, ...], begin: int, end: int) -> Table:
+def _without(table: CellTable, metric: Metric, place: tuple[int, ...], begin: int, end: int) -> CellTable:
     """The table without the streams of a place in an interval."""
     columns = dict(table.columns)
     cells = tuple(
@@ -255,7 +255,7 @@ def _without(table: Table, metric: Metric, place: tuple[int, ...], begin: int, e
             array = columns[column].copy()
             array[(..., *cells, slice(begin, end))] = 0
             columns[column] = array
-    return Table(table.dimensions, table.values, columns)
+    return CellTable(table.dimensions, table.values, columns)
 
 
 # Statistics of all places and intervals at once
@@ -298,7 +298,7 @@ class Comparison:
     evidence: Array
 
 
-def compare(table: Table, metric: Metric, intervals: Intervals, variance: float) -> Comparison:
+def compare(table: CellTable, metric: Metric, intervals: Intervals, variance: float) -> Comparison:
     """Compare all places in all intervals. `variance`: of the values of single streams, if the kind is `mean`.
 
     `score` and `evidence` are 0 where the change is too small to matter (`matters`), which saves most of the work.
@@ -404,7 +404,7 @@ def _divergence(p: Array, q: Array) -> Array:
     return found
 
 
-def variance_of(table: Table, metric: Metric) -> float:
+def variance_of(table: CellTable, metric: Metric) -> float:
     """Variance of single streams within cells and buckets, which no change between buckets affects. 0 if the kind is `share`."""
     if metric.kind == "share":
         return 0.0
@@ -417,7 +417,7 @@ def variance_of(table: Table, metric: Metric) -> float:
 
 
 def overdispersion(
-    table: Table, metric: Metric, place: tuple[int, ...], interval: tuple[int, int], variance: float
+    table: CellTable, metric: Metric, place: tuple[int, ...], interval: tuple[int, int], variance: float
 ) -> float:
     """How much more the buckets outside the interval differ than those of independent streams would: at least 1.
 

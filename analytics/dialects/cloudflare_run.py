@@ -17,7 +17,7 @@ import msgspec
 
 from streamgauge.analytics.dialects import kept
 from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo, by_path
-from streamgauge.analytics.dialects.errors import error_from
+from streamgauge.analytics.dialects.error_bodies import error_from
 from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, TextDelta
 from streamgauge.analytics.dialects.json_reader import Event, JSONReader
 from streamgauge.analytics.dialects.openai_delta import ToolCallKeys

@@ -21,7 +21,7 @@ import msgspec
 
 from streamgauge.analytics.dialects import kept
 from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo, by_path
-from streamgauge.analytics.dialects.errors import error_event, error_from
+from streamgauge.analytics.dialects.error_bodies import error_event, error_from
 from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,

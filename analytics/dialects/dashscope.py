@@ -18,7 +18,7 @@ import msgspec
 
 from streamgauge.analytics.dialects import kept
 from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
-from streamgauge.analytics.dialects.errors import error_event, failed_event
+from streamgauge.analytics.dialects.error_bodies import error_event, failed_event
 from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, EventKind, TextDelta, TextSoFar
 from streamgauge.analytics.dialects.openai_delta import ToolCallKeys, read_delta
 from streamgauge.analytics.dialects.tolerant_json import FAULTS, decode_or_none, string_of

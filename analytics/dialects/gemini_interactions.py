@@ -20,7 +20,7 @@ import msgspec
 
 from streamgauge.analytics.dialects import kept
 from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo, by_path
-from streamgauge.analytics.dialects.errors import add_final_status, failed_event
+from streamgauge.analytics.dialects.error_bodies import add_final_status, failed_event
 from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,

@@ -10,7 +10,7 @@ import msgspec
 
 from streamgauge.analytics.dialects import kept
 from streamgauge.analytics.dialects.dialect import DialectReader
-from streamgauge.analytics.dialects.errors import ERROR_KINDS, failed_event
+from streamgauge.analytics.dialects.error_bodies import ERROR_KINDS, failed_event
 from streamgauge.analytics.dialects.events import DecodedEvent, TextDelta, as_decoded_event
 from streamgauge.analytics.dialects.tolerant_json import FAULTS, decode_or_none, json_or_none
 

@@ -51,7 +51,7 @@ import msgspec
 
 from streamgauge.analytics.dialects import kept
 from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo
-from streamgauge.analytics.dialects.errors import error_from, error_in
+from streamgauge.analytics.dialects.error_bodies import error_from, error_in
 from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,

@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
-from streamgauge.analytics.dialects.errors import FINAL, add_final_status, error_event, failed_event
+from streamgauge.analytics.dialects.error_bodies import FINAL, add_final_status, error_event, failed_event
 from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,

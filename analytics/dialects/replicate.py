@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo
-from streamgauge.analytics.dialects.errors import error_event
+from streamgauge.analytics.dialects.error_bodies import error_event
 from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, ErrorReport, TextDelta
 from streamgauge.analytics.dialects.tolerant_json import json_or_none, member_of, string_of
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from streamgauge.analytics.dialects import kept
 from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo
-from streamgauge.analytics.dialects.errors import error_from
+from streamgauge.analytics.dialects.error_bodies import error_from
 from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,

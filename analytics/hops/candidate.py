@@ -69,7 +69,7 @@ class ClockOffsets:
     def __init__(self) -> None:
         self._bounds: OrderedDict[tuple[str, str], _Bounds] = OrderedDict()
 
-    def between(self, outer: Candidate, inner: Candidate) -> ClockOffset:
+    def between(self, outer: HopCandidate, inner: HopCandidate) -> ClockOffset:
         """The offset of the clocks of two streams at the start of the outer one."""
         if outer.clock_id == inner.clock_id:
             return SAME_CLOCK
@@ -82,7 +82,7 @@ class ClockOffsets:
         middle = (least + greatest) // 2
         return ClockOffset(middle, max(greatest - middle, middle - least))
 
-    def add(self, outer: Candidate, inner: Candidate, *, same_output: bool) -> None:
+    def add(self, outer: HopCandidate, inner: HopCandidate, *, same_output: bool) -> None:
         """Use a matched pair. `same_output`: both streams have the same output."""
         if outer.clock_id == inner.clock_id:
             return
@@ -101,19 +101,19 @@ class ClockOffsets:
             bounds.upper += upper
 
 
-def _upper_bounds(outer: Candidate, inner: Candidate) -> Iterable[_Bound]:
+def _upper_bounds(outer: HopCandidate, inner: HopCandidate) -> Iterable[_Bound]:
     if outer.request_sent_ns is not None:
         sent_ns = outer.clock_ns + outer.request_sent_ns
         yield sent_ns, inner.clock_ns + (inner.client_start_ns or 0) - sent_ns
 
 
-def _lower_bounds(outer: Candidate, inner: Candidate) -> Iterable[_Bound]:
+def _lower_bounds(outer: HopCandidate, inner: HopCandidate) -> Iterable[_Bound]:
     for outer_ns, inner_ns in _output_times(outer, inner):
         at_ns = outer.clock_ns + outer_ns
         yield at_ns, inner.clock_ns + inner_ns - at_ns
 
 
-def _output_times(outer: Candidate, inner: Candidate) -> list[tuple[int, int]]:
+def _output_times(outer: HopCandidate, inner: HopCandidate) -> list[tuple[int, int]]:
     """Times of the output that both streams have."""
     pairs = [(outer.ttft_ns, inner.ttft_ns), (outer.last_output_ns, inner.last_output_ns)]
     if outer.ttft_ns is None and inner.ttft_ns is None:  # not streamed
@@ -125,7 +125,7 @@ Side = tuple[str | None, str | None]
 """Tap and upstream: where a stream was measured."""
 
 
-class Candidate(NamedTuple):
+class HopCandidate(NamedTuple):
     """Columns of `streams`, and the time of `started_at` in ns. Times in ns since t0, if not stated otherwise."""
 
     stream_id: str
@@ -163,22 +163,22 @@ SQL_COLUMNS = tuple(
     {"stream_id": "stream_id::VARCHAR AS stream_id", "wall_ns": "epoch_us(started_at) * 1000 AS wall_ns"}.get(
         name, name
     )
-    for name in Candidate._fields
+    for name in HopCandidate._fields
 )
 """The fields as SQL over `streams`. `candidate` requires `clock_id` and `clock_ns`."""
 
 
-def candidate(row: Mapping[str, Any]) -> Candidate:
+def candidate(row: Mapping[str, Any]) -> HopCandidate:
     """The candidate of a row with at least `SQL_COLUMNS`."""
-    return Candidate(*(row[name] for name in Candidate._fields))
+    return HopCandidate(*(row[name] for name in HopCandidate._fields))
 
 
-def start_ns(outer: Candidate, inner: Candidate, offset: ClockOffset) -> int:
+def start_ns(outer: HopCandidate, inner: HopCandidate, offset: ClockOffset) -> int:
     """The start of `inner` in ns since that of `outer`."""
     return inner.clock_ns - offset.ns - outer.clock_ns
 
 
-def starts_within(outer: Candidate, inner: Candidate, offset: ClockOffset) -> bool:
+def starts_within(outer: HopCandidate, inner: HopCandidate, offset: ClockOffset) -> bool:
     """Whether `inner` may have started while `outer` was open, at another upstream or tap."""
     if outer.side == inner.side or outer.stream_id == inner.stream_id:
         return False
@@ -186,18 +186,18 @@ def starts_within(outer: Candidate, inner: Candidate, offset: ClockOffset) -> bo
     return start >= -offset.error_ns and (outer.end_ns is None or start <= outer.end_ns + offset.error_ns)
 
 
-def same_output(outer: Candidate, inner: Candidate) -> bool:
+def same_output(outer: HopCandidate, inner: HopCandidate) -> bool:
     """Whether both streams have the same output."""
     return outer.fingerprint is not None and outer.fingerprint == inner.fingerprint
 
 
-def may_carry(outer: Candidate, inner: Candidate, offset: ClockOffset) -> bool:
+def may_carry(outer: HopCandidate, inner: HopCandidate, offset: ClockOffset) -> bool:
     """Whether `outer` may have the output of `inner`: nothing leaves a gateway before it has arrived there."""
     earliest = max(0, start_ns(outer, inner, offset) - offset.error_ns)
     return all(a >= earliest + b for a, b in _output_times(outer, inner))
 
 
-def contradicts(outer: Candidate, inner: Candidate) -> bool:
+def contradicts(outer: HopCandidate, inner: HopCandidate) -> bool:
     """Whether both streams are complete and have different output."""
     if outer.outcome != "ok" or inner.outcome != "ok":
         return False

@@ -19,7 +19,7 @@ from streamgauge.analytics.hops.alignment import AlignedChannel, align
 from streamgauge.analytics.hops.candidate import ClockOffsets, start_ns
 from streamgauge.analytics.hops.changes import CHANGE_COLUMNS, Change, changes
 from streamgauge.analytics.hops.matching import Match
-from streamgauge.analytics.measures.latency import BURST_NS, quantile
+from streamgauge.analytics.measures.stream_latency import BURST_NS, quantile
 from streamgauge.analytics.schema.frames import frame_of_rows
 from streamgauge.analytics.schema.hop_columns import HopClocks, HopMatch, HopMeasures
 from streamgauge.analytics.schema.tables import GATEWAY_STALLS, HOP_CHANGES, HOPS

@@ -23,7 +23,7 @@ import polars as pl
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.commit_hook import CommitHook
-from streamgauge.analytics.hops.candidate import Candidate, ClockOffsets
+from streamgauge.analytics.hops.candidate import ClockOffsets, HopCandidate
 from streamgauge.analytics.hops.comparison import HopRows
 from streamgauge.analytics.hops.matching import Match, Matches, SideOrder, match
 from streamgauge.analytics.hops.stored_streams import StoredStreams
@@ -40,7 +40,7 @@ MAX_PENDING = 20_000
 
 
 class Due(NamedTuple):
-    stream: Candidate
+    stream: HopCandidate
     attempt: int
     is_last: bool
     """Nothing is attempted after this."""
@@ -54,14 +54,14 @@ class Pending:
 
     def __init__(self, delays_s: Sequence[float] = DELAYS_S) -> None:
         self._delays_s = delays_s
-        self._queues: list[deque[tuple[float, Candidate]]] = [deque() for _ in delays_s]
+        self._queues: list[deque[tuple[float, HopCandidate]]] = [deque() for _ in delays_s]
         self.dropped = 0
         """Streams that did not fit. The oldest are dropped."""
 
     def __len__(self) -> int:
         return sum(map(len, self._queues))
 
-    def add(self, streams: Iterable[Candidate], now_s: float, attempt: int = 0) -> None:
+    def add(self, streams: Iterable[HopCandidate], now_s: float, attempt: int = 0) -> None:
         self._queues[attempt].extend((now_s + self._delays_s[attempt], stream) for stream in streams)
         for queue in reversed(self._queues):
             while queue and len(self) > MAX_PENDING:
@@ -236,9 +236,9 @@ class HopJob(CommitHook):
         self._sides.update(streams.select("tap", "gateway").unique().rows()[: MAX_SIDES - len(self._sides)])
         # An inner stream ends before its outer one, so its side is known by then.
         if len(self._sides) > 1 or self._several_writers:
-            self._add([Candidate(*row) for row in streams.select(Candidate._fields).iter_rows()])
+            self._add([HopCandidate(*row) for row in streams.select(HopCandidate._fields).iter_rows()])
 
-    def _add(self, streams: Sequence[Candidate]) -> None:
+    def _add(self, streams: Sequence[HopCandidate]) -> None:
         before = self._pending.dropped
         self._pending.add(streams, time.monotonic())
         self._count(hops_skipped=self._pending.dropped - before)
@@ -301,7 +301,7 @@ class HopJob(CommitHook):
                 self._count(hops_skipped=1)
         return made.tables()
 
-    def _known(self, streams: Mapping[str, Candidate]) -> list[Match]:
+    def _known(self, streams: Mapping[str, HopCandidate]) -> list[Match]:
         if not streams:
             return []
         return [
@@ -342,7 +342,7 @@ def _is_answered(due: Due, matches: Sequence[Match]) -> bool:
 
 
 def _usable(streams: pl.DataFrame) -> pl.DataFrame:
-    """The measured rows that can be matched, with the fields of `Candidate`."""
+    """The measured rows that can be matched, with the fields of `HopCandidate`."""
     usable = with_all_columns(streams, STREAMS).filter(
         pl.col("clock_ns").is_not_null(), pl.col("gateway").is_not_null()
     )

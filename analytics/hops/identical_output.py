@@ -19,7 +19,7 @@ from math import atanh, sqrt
 from operator import mul
 from typing import NamedTuple
 
-from streamgauge.analytics.hops.candidate import Candidate, ClockOffsets, contradicts, may_carry, start_ns
+from streamgauge.analytics.hops.candidate import ClockOffsets, HopCandidate, contradicts, may_carry, start_ns
 
 ALONE_NS = 5_000_000_000
 PARTS = 64
@@ -31,7 +31,7 @@ LEAST_SCORE = 4.0
 STEP_NS, STEPS_PER_GAP = 1_000_000, 10
 """Events of two streams are of one step if they are this close, and closer than this part of the mean gap."""
 
-Pair = tuple[Candidate, Candidate]
+Pair = tuple[HopCandidate, HopCandidate]
 Key = tuple[str, str]
 
 
@@ -48,7 +48,7 @@ OutputTimes = Mapping[str, Output]
 
 def certain_pairs(
     pairs: Sequence[Pair],
-    same_output: Sequence[Candidate],
+    same_output: Sequence[HopCandidate],
     output_times: Callable[[Sequence[str]], OutputTimes],
     offsets: ClockOffsets,
 ) -> list[Pair]:
@@ -72,7 +72,7 @@ def certain_pairs(
     return found
 
 
-def _is_alone(stream: Candidate, same_output: Iterable[Candidate], distance_ns: int) -> bool:
+def _is_alone(stream: HopCandidate, same_output: Iterable[HopCandidate], distance_ns: int) -> bool:
     return not any(
         other.side == stream.side
         and other is not stream
@@ -131,7 +131,7 @@ def _gaps(times_ns: Sequence[int], events: Sequence[int]) -> list[float]:
 
 
 def _is_related(
-    outer: Candidate, inner: Candidate, parts: Mapping[str, _Parts], offsets: ClockOffsets
+    outer: HopCandidate, inner: HopCandidate, parts: Mapping[str, _Parts], offsets: ClockOffsets
 ) -> bool:
     """Whether each part left the gateway after it had arrived there, and the gaps are the same."""
     a, b = parts.get(outer.stream_id), parts.get(inner.stream_id)
@@ -156,7 +156,7 @@ def _has_same_gaps(one: _Parts, other: _Parts) -> bool:
     return atanh(min(max(0.0, correlation), 1 - 1e-9)) * sqrt(len(x) - 3) >= LEAST_SCORE
 
 
-def _is_alike(stream: Candidate, other: Candidate, parts: Mapping[str, _Parts]) -> bool:
+def _is_alike(stream: HopCandidate, other: HopCandidate, parts: Mapping[str, _Parts]) -> bool:
     """Whether the times of two streams of one side are related, so that they identify neither."""
     if stream is other or other.stream_id not in parts:
         return False
@@ -165,7 +165,7 @@ def _is_alike(stream: Candidate, other: Candidate, parts: Mapping[str, _Parts]) 
     )
 
 
-def _is_in_step(stream: Candidate, other: Candidate, parts: Mapping[str, _Parts]) -> bool:
+def _is_in_step(stream: HopCandidate, other: HopCandidate, parts: Mapping[str, _Parts]) -> bool:
     """Whether two streams get their output at the same times, as the streams of one batch do."""
     others_ns = parts[other.stream_id].at_ns
     near_ns = min(STEP_NS, (others_ns[-1] - others_ns[0]) // (STEPS_PER_GAP * len(others_ns)))

@@ -23,8 +23,8 @@ from math import inf
 from typing import NamedTuple
 
 from streamgauge.analytics.hops.candidate import (
-    Candidate,
     ClockOffsets,
+    HopCandidate,
     Side,
     contradicts,
     may_carry,
@@ -48,7 +48,7 @@ class SideOrder:
     def __init__(self) -> None:
         self._matched: Counter[tuple[Side, Side]] = Counter()
 
-    def add(self, outer: Candidate, inner: Candidate) -> None:
+    def add(self, outer: HopCandidate, inner: HopCandidate) -> None:
         """Learn from a matched pair."""
         sides = outer.side, inner.side
         if sides in self._matched or len(self._matched) < MAX_PAIRS:
@@ -58,7 +58,7 @@ class SideOrder:
         """Whether pairs in this direction are at least as frequent as in the other one."""
         return self._matched[outer, inner] >= self._matched[inner, outer]
 
-    def outer_sides(self, possible: Iterable[Pair]) -> Callable[[Candidate, Candidate], bool]:
+    def outer_sides(self, possible: Iterable[Pair]) -> Callable[[HopCandidate, HopCandidate], bool]:
         """As `allows`, for streams with one output. Without matched pairs, the direction with more possible pairs is allowed."""
         counts = Counter((outer.side, inner.side) for outer, inner in possible)
 
@@ -73,8 +73,8 @@ MAX_GROUP = 200
 
 
 class Match(NamedTuple):
-    outer: Candidate
-    inner: Candidate
+    outer: HopCandidate
+    inner: HopCandidate
     matched_by: str
 
 
@@ -86,7 +86,7 @@ class Matches(NamedTuple):
 
 
 def match(
-    streams: Sequence[Candidate],
+    streams: Sequence[HopCandidate],
     offsets: ClockOffsets,
     order: SideOrder,
     output_times: Callable[[Sequence[str]], OutputTimes],
@@ -119,14 +119,14 @@ class _Matcher:
         self.crowded: set[str] = set()
         """Streams of too large groups."""
 
-    def by_span(self, streams: Sequence[Candidate]) -> None:
+    def by_span(self, streams: Sequence[HopCandidate]) -> None:
         by_span = {(s.trace_id, s.span_id): s for s in streams if s.span_id}
         for inner in self._unmatched(streams):
             outer = by_span.get((inner.trace_id, inner.parent_span_id or ""))
             if outer is not None and outer is not inner:
                 self._add(outer, inner, "span")
 
-    def by_trace(self, streams: Sequence[Candidate]) -> None:
+    def by_trace(self, streams: Sequence[HopCandidate]) -> None:
         for group in self._groups(streams, lambda s: s.trace_id):
             root = next((s for s in group if s.parent_span_id is None), None)
             for inner in self._unmatched(group):
@@ -143,21 +143,21 @@ class _Matcher:
                 ]
                 self._add_only(outers, inner, "trace")
 
-    def by_response_id(self, streams: Sequence[Candidate]) -> None:
+    def by_response_id(self, streams: Sequence[HopCandidate]) -> None:
         for group in self._groups(streams, lambda s: s.response_id):
             overlapping = self._overlapping(group, list(self._unmatched(group)))
             possible = [pair for pair in overlapping if self._carries(*pair)]
             allows = self._order.outer_sides(possible)
             self._add_mutual([pair for pair in possible if allows(*pair)], "response_id")
 
-    def by_request_id(self, streams: Sequence[Candidate]) -> None:
+    def by_request_id(self, streams: Sequence[HopCandidate]) -> None:
         for group in self._groups(streams, lambda s: s.request_id):
             for inner in self._unmatched(group):
                 outers = [s for s in group if self._starts_within(s, inner) and not contradicts(s, inner)]
                 self._add_only(outers, inner, "request_id")
 
     def by_fingerprint(
-        self, streams: Sequence[Candidate], output_times: Callable[[Sequence[str]], OutputTimes]
+        self, streams: Sequence[HopCandidate], output_times: Callable[[Sequence[str]], OutputTimes]
     ) -> None:
         answered = {m.outer.stream_id for m in self.found.values() if same_output(m.outer, m.inner)}
         for group in self._groups(streams, lambda s: s.fingerprint):
@@ -170,14 +170,14 @@ class _Matcher:
 
     # -- adding pairs --------------------------------------------------------------------------------------------------
 
-    def _add(self, outer: Candidate, inner: Candidate, evidence: str) -> None:
+    def _add(self, outer: HopCandidate, inner: HopCandidate, evidence: str) -> None:
         self.found[inner.stream_id] = Match(outer, inner, evidence)
         self._order.add(outer, inner)
         # Pairs by fingerprint rely on the offsets. Learning from them would confirm an error by itself.
         if evidence != "fingerprint":
             self._offsets.add(outer, inner, same_output=same_output(outer, inner))
 
-    def _add_only(self, outers: Sequence[Candidate], inner: Candidate, evidence: str) -> None:
+    def _add_only(self, outers: Sequence[HopCandidate], inner: HopCandidate, evidence: str) -> None:
         """Match `inner` if a single outer stream is possible."""
         outers = self._innermost(outers)
         if len(outers) == 1:
@@ -209,9 +209,9 @@ class _Matcher:
             if len(outers_of[inner.stream_id]) == 1 == len(inners_of[outer.stream_id]):
                 self._add(outer, inner, evidence)
 
-    def _overlapping(self, outers: Iterable[Candidate], inners: Iterable[Candidate]) -> list[Pair]:
+    def _overlapping(self, outers: Iterable[HopCandidate], inners: Iterable[HopCandidate]) -> list[Pair]:
         """Pairs whose inner stream may start while the outer one is open, by the start of the inner one."""
-        by_place: defaultdict[tuple[Side, str], list[Candidate]] = defaultdict(list)
+        by_place: defaultdict[tuple[Side, str], list[HopCandidate]] = defaultdict(list)
         for outer in sorted(outers, key=_clock_ns):
             by_place[outer.side, outer.clock_id].append(outer)
         longest_ns = {
@@ -236,10 +236,10 @@ class _Matcher:
     # -- groups and conditions -----------------------------------------------------------------------------------------
 
     def _groups(
-        self, streams: Iterable[Candidate], key: Callable[[Candidate], str | None]
-    ) -> Iterator[Sequence[Candidate]]:
+        self, streams: Iterable[HopCandidate], key: Callable[[HopCandidate], str | None]
+    ) -> Iterator[Sequence[HopCandidate]]:
         """Streams of several sides with the same key, unless they are too many."""
-        groups: defaultdict[str, list[Candidate]] = defaultdict(list)
+        groups: defaultdict[str, list[HopCandidate]] = defaultdict(list)
         for stream in streams:
             value = key(stream)
             if value is not None:
@@ -251,16 +251,16 @@ class _Matcher:
                 else:
                     self.crowded.update(stream.stream_id for stream in group)
 
-    def _unmatched(self, group: Iterable[Candidate]) -> Iterator[Candidate]:
+    def _unmatched(self, group: Iterable[HopCandidate]) -> Iterator[HopCandidate]:
         """Streams without an outer one, by start."""
         return (s for s in sorted(group, key=lambda s: s.wall_ns) if s.stream_id not in self.found)
 
-    def _starts_within(self, outer: Candidate, inner: Candidate) -> bool:
+    def _starts_within(self, outer: HopCandidate, inner: HopCandidate) -> bool:
         return self._order.allows(outer.side, inner.side) and starts_within(
             outer, inner, self._offsets.between(outer, inner)
         )
 
-    def _carries(self, outer: Candidate, inner: Candidate) -> bool:
+    def _carries(self, outer: HopCandidate, inner: HopCandidate) -> bool:
         offset = self._offsets.between(outer, inner)
         return (
             starts_within(outer, inner, offset)
@@ -268,7 +268,7 @@ class _Matcher:
             and not contradicts(outer, inner)
         )
 
-    def _innermost(self, outers: Sequence[Candidate]) -> Sequence[Candidate]:
+    def _innermost(self, outers: Sequence[HopCandidate]) -> Sequence[HopCandidate]:
         """Without streams that are the outer stream of another one of them."""
         above: set[str] = set()
         for outer in outers:
@@ -279,7 +279,7 @@ class _Matcher:
         return [s for s in outers if s.stream_id not in above]
 
 
-def _clock_ns(stream: Candidate) -> int:
+def _clock_ns(stream: HopCandidate) -> int:
     return stream.clock_ns
 
 

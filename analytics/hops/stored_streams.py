@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from streamgauge.analytics.hops.candidate import SQL_COLUMNS, WALL_ERROR_NS, Candidate, candidate
+from streamgauge.analytics.hops.candidate import SQL_COLUMNS, WALL_ERROR_NS, HopCandidate, candidate
 from streamgauge.analytics.hops.comparison import EVENT_COLUMNS, STREAM_COLUMNS, Stall, Stream
 from streamgauge.analytics.hops.identical_output import Output
 from streamgauge.analytics.hops.matching import MAX_GROUP
@@ -21,13 +21,13 @@ _COLUMNS = ", ".join(
 )
 _USABLE = "clock_ns IS NOT NULL AND gateway IS NOT NULL"
 _AMONG_IDS = "stream_id IN (SELECT unnest($ids::UUID[]))"
-_KEYS: dict[str, Callable[[Candidate], str | None]] = {
+_KEYS: dict[str, Callable[[HopCandidate], str | None]] = {
     "trace_id": lambda s: s.trace_id,
     "response_id": lambda s: s.response_id,
     "request_id": lambda s: s.request_id,
     "coalesce(output_fingerprint, tool_fingerprint)": lambda s: s.fingerprint,
 }
-"""SQL expression of each id that two streams of one request may share → the same of a `Candidate`."""
+"""SQL expression of each id that two streams of one request may share → the same of a `HopCandidate`."""
 
 
 def _is_shared(number: int, key: str) -> str:
@@ -70,7 +70,7 @@ class StoredStreams:
             ).fetchall()
         )
 
-    def unmatched(self, since_s: float, limit: int) -> list[Candidate]:
+    def unmatched(self, since_s: float, limit: int) -> list[HopCandidate]:
         """The newest streams since then without hops."""
         rows = self._rows(
             f"SELECT {', '.join(SQL_COLUMNS)} FROM streams AS s WHERE stream_id >= $since::UUID AND {_USABLE} "
@@ -80,7 +80,7 @@ class StoredStreams:
         )
         return [candidate(row) for row in rows]
 
-    def related(self, outers: Sequence[Candidate], limit: int) -> list[Candidate] | None:
+    def related(self, outers: Sequence[HopCandidate], limit: int) -> list[HopCandidate] | None:
         """The streams that share the trace with one of these, or another id or the output at several sides: these included.
 
         Of each id at most `MAX_GROUP` others and one more, except for those that a span links. None: more than `limit` in all.
@@ -103,7 +103,7 @@ class StoredStreams:
         found = [candidate(row) for row in self._rows(_RELATED, values | keys)]
         return found if len(found) <= limit else None
 
-    def matched(self, streams: Sequence[Candidate]) -> list[tuple[str, str, str]]:
+    def matched(self, streams: Sequence[HopCandidate]) -> list[tuple[str, str, str]]:
         """(outer stream, inner stream, matched_by) of the stored hops of these streams."""
         return self._cursor.execute(
             "WITH ids AS (SELECT unnest($ids::UUID[])) "

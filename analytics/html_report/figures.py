@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from streamgauge.analytics.reports import formatting
-from streamgauge.analytics.reports.columns import Column, Row, Table
+from streamgauge.analytics.reports.columns import Column, ReportTable, Row
 
 MAX_TEXT = 120
 """Longest text of a cell in characters. The rest becomes an ellipsis."""
@@ -23,7 +23,7 @@ STEPS = (1, 1.5, 2, 3, 5, 7.5, 10)
 
 
 def table(
-    report: Table, found: pl.DataFrame | Sequence[Row], zone: tzinfo, *, most: int = 40, drop: Collection[str] = (), **words: str
+    report: ReportTable, found: pl.DataFrame | Sequence[Row], zone: tzinfo, *, most: int = 40, drop: Collection[str] = (), **words: str
 ) -> dict[str, Any]:  # fmt: skip
     """The first `most` rows of a report. Columns without a value, and those of `drop`, are left out. `words` are those of the headings."""
     rows = found.to_dicts() if isinstance(found, pl.DataFrame) else found

@@ -63,7 +63,7 @@ class Scope:
     """Sessions to show turn by turn."""
 
     def table(
-        self, report: columns.Table, found: pl.DataFrame | Sequence[columns.Row], **options: Any
+        self, report: columns.ReportTable, found: pl.DataFrame | Sequence[columns.Row], **options: Any
     ) -> Any:
         return table(report, found, self.zone, **options)
 

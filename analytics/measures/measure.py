@@ -35,10 +35,10 @@ import polars as pl
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.decoding.decoded_body import DecodedBody
 from streamgauge.analytics.decoding.stream_output import EventColumns
-from streamgauge.analytics.dialects.errors import retry_delay_in
+from streamgauge.analytics.dialects.error_bodies import retry_delay_in
 from streamgauge.analytics.dialects.events import ServerStat, Usage
 from streamgauge.analytics.dialects.usage import details_in, faults_in, hidden_output, term
-from streamgauge.analytics.measures import latency
+from streamgauge.analytics.measures import stream_latency as latency
 from streamgauge.analytics.measures.dead_letters import DeadLetters
 from streamgauge.analytics.measures.fingerprints import fingerprints, malformed_tool_calls
 from streamgauge.analytics.measures.headers import (

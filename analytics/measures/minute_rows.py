@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from streamgauge.analytics.measures.latency import gap_rows, stall_rows
+from streamgauge.analytics.measures.stream_latency import gap_rows, stall_rows
 from streamgauge.analytics.reports import quality
 from streamgauge.analytics.schema.dimensions import INPUT_TOKENS, NO_REQUESTS
 from streamgauge.analytics.schema.frames import with_all_columns

@@ -19,8 +19,8 @@ import polars as pl
 
 from streamgauge.analytics.assembly.open_stream import OpenStream
 from streamgauge.analytics.measures.headers import client_app_of
-from streamgauge.analytics.measures.latency import first_output_ns, last_output_ns
 from streamgauge.analytics.measures.operation import is_websocket, operation_of
+from streamgauge.analytics.measures.stream_latency import first_output_ns, last_output_ns
 from streamgauge.analytics.schema.dimensions import INFERENCE, WEBSOCKET
 from streamgauge.analytics.schema.frames import frame
 from streamgauge.analytics.schema.stream_columns import OPENED, with_hint

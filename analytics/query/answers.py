@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamgauge.analytics.query.errors import QueryRejected, not_convertible
+from streamgauge.analytics.query.query_errors import QueryRejected, not_convertible
 
 if TYPE_CHECKING:
     import polars as pl

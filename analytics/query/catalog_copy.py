@@ -18,7 +18,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from streamgauge.analytics.query.errors import StoreUnavailable, no_tables
+from streamgauge.analytics.query.query_errors import StoreUnavailable, no_tables
 from streamgauge.analytics.schema.sql_quoting import identifier
 from streamgauge.analytics.storage.location import CATALOG_FILE, TABLES_FOLDER, StoreLocation
 

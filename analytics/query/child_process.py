@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from streamgauge.analytics.query import pipe_messages
-from streamgauge.analytics.query.errors import QueryError, StoreUnavailable, of_kind
+from streamgauge.analytics.query.query_errors import QueryError, StoreUnavailable, of_kind
 from streamgauge.analytics.storage.location import StoreLocation
 
 log = logging.getLogger(__name__)

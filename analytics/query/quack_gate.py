@@ -28,7 +28,13 @@ import pyarrow as pa
 
 from streamgauge.analytics.query.answers import decode
 from streamgauge.analytics.query.child_process import Limits
-from streamgauge.analytics.query.errors import QueryError, QueryRejected, QueryTimeout, of_kind, too_slow
+from streamgauge.analytics.query.query_errors import (
+    QueryError,
+    QueryRejected,
+    QueryTimeout,
+    of_kind,
+    too_slow,
+)
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.query.statement_filter import check_length
 from streamgauge.analytics.schema.sql_quoting import identifier, literal

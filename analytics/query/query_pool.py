@@ -28,7 +28,7 @@ from typing import Any
 
 import polars as pl
 
-from streamgauge.analytics.query import errors
+from streamgauge.analytics.query import query_errors as errors
 from streamgauge.analytics.query.answers import decode, to_polars
 from streamgauge.analytics.query.catalog_copy import LOCK_WAIT_S, CatalogCopy, identity_of
 from streamgauge.analytics.query.child_process import (

@@ -24,7 +24,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
-from streamgauge.analytics.query import errors, pipe_messages, sandbox
+from streamgauge.analytics.query import pipe_messages, sandbox
+from streamgauge.analytics.query import query_errors as errors
 from streamgauge.analytics.query.child_process import MESSAGE_OVERHEAD_BYTES, MIB, ChildOptions
 from streamgauge.analytics.query.query_socket import MAX_RENDERED_BYTES
 

@@ -23,7 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamgauge.analytics.query import errors, pipe_messages
+from streamgauge.analytics.query import pipe_messages
+from streamgauge.analytics.query import query_errors as errors
 from streamgauge.analytics.storage.location import StoreLocation
 
 if TYPE_CHECKING:  # the client starts without them

@@ -27,7 +27,8 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamgauge.analytics.query import errors, open_streams_view
+from streamgauge.analytics.query import open_streams_view
+from streamgauge.analytics.query import query_errors as errors
 from streamgauge.analytics.query.open_streams_view import OpenStreamsView
 from streamgauge.analytics.query.statement_filter import position_of_byte, without_explain
 from streamgauge.analytics.schema.ddl import statements

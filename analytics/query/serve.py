@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from streamgauge.analytics.query.child_process import MIB, UNTRUSTED, Call, ChildProcess, Limits
-from streamgauge.analytics.query.errors import QueryError, to_wire
+from streamgauge.analytics.query.query_errors import QueryError, to_wire
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.storage.location import StoreLocation
 from streamgauge.ingest.listening import check_token, split_address

@@ -23,8 +23,8 @@ from typing import Any
 
 import duckdb
 
-from streamgauge.analytics.query.errors import READ_ONLY, QueryRejected, not_one_statement
 from streamgauge.analytics.query.open_streams_view import NAME as OPEN_STREAMS
+from streamgauge.analytics.query.query_errors import READ_ONLY, QueryRejected, not_one_statement
 from streamgauge.analytics.storage.database import new_database, one_line
 from streamgauge.analytics.storage.location import ALIAS
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # `formatting` is imported where no query runs
     import polars as pl
 
 Query = Callable[[str], "pl.DataFrame"]
-"""Runs one read-only statement. Raises `streamgauge.analytics.query.errors.QueryError` with a one-line message."""
+"""Runs one read-only statement. Raises `streamgauge.analytics.query.query_errors.QueryError` with a one-line message."""
 
 
 def number_of(query: Query, expression: str, source: str) -> int:

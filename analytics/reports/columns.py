@@ -74,7 +74,7 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class ReportTable:
     """The columns of a report in their order."""
 
     label: str
@@ -90,9 +90,9 @@ class Table:
     """The column by which the rows are sorted, descending, if readers can choose it."""
 
 
-def table(label: str, *columns: Column, **options: Any) -> Table:
+def table(label: str, *columns: Column, **options: Any) -> ReportTable:
     """A table with these columns."""
-    return Table(label=label, columns=columns, **options)
+    return ReportTable(label=label, columns=columns, **options)
 
 
 def text(name: str, heading: str, **options: Any) -> Column:

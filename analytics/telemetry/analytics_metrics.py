@@ -29,9 +29,9 @@ from opentelemetry.sdk.resources import Resource
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.dialects.server_stats import reported_ttft_ns
-from streamgauge.analytics.measures.latency import inter_chunk_gaps, output_waits
 from streamgauge.analytics.measures.open_streams import Phase, Silence, longest
 from streamgauge.analytics.measures.outcome import LOST
+from streamgauge.analytics.measures.stream_latency import inter_chunk_gaps, output_waits
 from streamgauge.analytics.schema.dimensions import INFERENCE, NO_REQUESTS, OTHER
 from streamgauge.analytics.schema.outcomes import NOT_ERRORS, REFUSED
 from streamgauge.analytics.telemetry.metric_definitions import (

@@ -28,7 +28,7 @@ from opentelemetry.trace.status import Status, StatusCode
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.decoding.decoded_body import DecodedBody
 from streamgauge.analytics.decoding.stream_output import ToolCall
-from streamgauge.analytics.measures import latency
+from streamgauge.analytics.measures import stream_latency as latency
 from streamgauge.analytics.measures.outcome import LOST
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.telemetry.semconv import NAMESPACE, Names

@@ -31,7 +31,7 @@ import polars as pl
 from bench.analytics.page import Section
 from bench.analytics.page import table as page_table
 from bench.diagnosis import own_incidents
-from bench.diagnosis.incidents import INCIDENTS, Incident, healthy, is_quiet, judge
+from bench.diagnosis.incidents import INCIDENTS, StagedIncident, healthy, is_quiet, judge
 from bench.diagnosis.own_incidents import Naming
 from bench.diagnosis.traffic import simulate
 from streamgauge.analytics.diagnosis.diagnose import diagnose
@@ -82,7 +82,7 @@ class Run:
         return self.named and all(abs(e) <= self.tolerance_s for e in self.errors_s)
 
 
-def drawn(name: str, seed: int, length_s: float) -> Incident:
+def drawn(name: str, seed: int, length_s: float) -> StagedIncident:
     """The incident of a seed. Its onset is in the third to fifth sixth of the range."""
     if name == HEALTHY:
         return healthy(seed, length_s)

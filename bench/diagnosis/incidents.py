@@ -30,7 +30,7 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Incident:
+class StagedIncident:
     faults: tuple[Fault, ...]
     expected: tuple[Expected, ...]
     load: Load = field(default_factory=Load)
@@ -47,53 +47,53 @@ def _gateway(rng: Draw) -> str:
     return str(rng.choice(list(GATEWAYS)))
 
 
-def _one(family: str, where: dict[str, str], onset_s: float, **fault: float | str) -> Incident:
-    return Incident(
+def _one(family: str, where: dict[str, str], onset_s: float, **fault: float | str) -> StagedIncident:
+    return StagedIncident(
         (Fault(where=where, onset_s=onset_s, **fault),),  # type: ignore[arg-type]
         (Expected((family,), where, onset_s),),
     )
 
 
-def rate_limited_model(rng: Draw, onset_s: float, length_s: float) -> Incident:
+def rate_limited_model(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     where = {"model": _model(rng)} | ({"gateway": _gateway(rng)} if rng.random() < 0.7 else {})
     return _one("failure", where, onset_s, outcome="http_error", status=429, share=rng.uniform(0.3, 0.9))
 
 
-def slow_gateway(rng: Draw, onset_s: float, length_s: float) -> Incident:
+def slow_gateway(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     factor = rng.uniform(1.8, 4)
     incident = _one(
         "ttft", {"gateway": _gateway(rng)}, onset_s, ttft=factor, itl=1 + (factor - 1) * rng.uniform(0.5, 1)
     )
-    return Incident(incident.faults, (Expected(("ttft", "itl"), incident.faults[0].where, onset_s),))
+    return StagedIncident(incident.faults, (Expected(("ttft", "itl"), incident.faults[0].where, onset_s),))
 
 
-def hammering_client(rng: Draw, onset_s: float, length_s: float) -> Incident:
+def hammering_client(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     where = {"client": main_client(int(rng.integers(1, 8)))}
     return _one(
         "failure", where, onset_s, outcome="http_error", status=429, share=rng.uniform(0.4, 0.8), requests=rng.uniform(6, 15),
     )  # fmt: skip
 
 
-def ttft_step(rng: Draw, onset_s: float, length_s: float) -> Incident:
+def ttft_step(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     return _one("ttft", {"model": _model(rng)}, onset_s, ttft=rng.uniform(1.6, 4))
 
 
-def itl_drift(rng: Draw, onset_s: float, length_s: float) -> Incident:
+def itl_drift(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     where = {"model": _model(rng)} if rng.random() < 0.5 else {"gateway": _gateway(rng)}
     return _one("itl", where, onset_s / 2, itl=rng.uniform(2, 3.5), ramp_s=length_s - onset_s / 2)
 
 
-def stalls(rng: Draw, onset_s: float, length_s: float) -> Incident:
+def stalls(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     where = {"gateway": _gateway(rng)} if rng.random() < 0.5 else {"model": _model(rng)}
     return _one("stall", where, onset_s, stalled=rng.uniform(0.2, 0.5))
 
 
-def truncations(rng: Draw, onset_s: float, length_s: float) -> Incident:
+def truncations(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     where = {"model": _model(rng)} | ({"gateway": _gateway(rng)} if rng.random() < 0.5 else {})
     return _one("failure", where, onset_s, outcome="truncated", share=rng.uniform(0.2, 0.6))
 
 
-def dead_upstream(rng: Draw, onset_s: float, length_s: float) -> Incident:
+def dead_upstream(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     is_silent = rng.random() < 0.5
     return _one(
         "failure", {"gateway": _gateway(rng)}, onset_s, outcome="idle_timeout" if is_silent else "connect_error", share=1.0,
@@ -101,97 +101,99 @@ def dead_upstream(rng: Draw, onset_s: float, length_s: float) -> Incident:
     )  # fmt: skip
 
 
-def losing_tap(rng: Draw, onset_s: float, length_s: float) -> Incident:
+def losing_tap(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     where = {"tap": f"tap-{rng.integers(1, 3)}"}
     return _one("loss", where, onset_s, outcome="tap_lost", share=rng.uniform(0.05, 0.3))
 
 
-def fake_streaming(rng: Draw, onset_s: float, length_s: float) -> Incident:
+def fake_streaming(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     where = {"gateway": _gateway(rng)} | ({"model": _model(rng)} if rng.random() < 0.3 else {})
     return _one("burst", where, onset_s, burst=rng.uniform(0.7, 1))
 
 
-def lost_cache(rng: Draw, onset_s: float, length_s: float) -> Incident:
+def lost_cache(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     where = {"model": str(rng.choice([m.name for m in MODELS if m.cached]))}
     where |= {"gateway": _gateway(rng)} if rng.random() < 0.5 else {}
     return _one("cache", where, onset_s, cached=rng.uniform(0, 0.2), ttft=rng.uniform(1.1, 1.6))
 
 
-def two_at_once(rng: Draw, onset_s: float, length_s: float) -> Incident:
+def two_at_once(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     first = rate_limited_model(rng, onset_s, length_s)
     second = slow_gateway(rng, min(onset_s * rng.uniform(0.6, 1.3), 0.9 * length_s), length_s)
-    return Incident(first.faults + second.faults, first.expected + second.expected)
+    return StagedIncident(first.faults + second.faults, first.expected + second.expected)
 
 
 def _model_and_gateway(rng: Draw) -> dict[str, str]:
     return {"model": _model(rng)} | ({"gateway": _gateway(rng)} if rng.random() < 0.5 else {})
 
 
-def cut_answers(rng: Draw, onset_s: float, length_s: float) -> Incident:
+def cut_answers(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     return _one("length", _model_and_gateway(rng), onset_s, cut=rng.uniform(0.2, 0.6))
 
 
-def shorter_answers(rng: Draw, onset_s: float, length_s: float) -> Incident:
+def shorter_answers(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     return _one("output", _model_and_gateway(rng), onset_s, tokens=rng.uniform(0.35, 0.6))
 
 
-def refusals(rng: Draw, onset_s: float, length_s: float) -> Incident:
+def refusals(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     return _one("refusal", _model_and_gateway(rng), onset_s, refused=rng.uniform(0.1, 0.5))
 
 
-def tool_failures(rng: Draw, onset_s: float, length_s: float) -> Incident:
+def tool_failures(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     where = {"model": _model(rng)}
     fault = Fault(
         where=where, onset_s=onset_s, outcome="inband_error", share=rng.uniform(0.4, 0.9), code="tool_parser_error", with_tools=True,
     )  # fmt: skip
-    return Incident((fault,), (Expected(("failure",), where, onset_s, "only with a tool call"),))
+    return StagedIncident((fault,), (Expected(("failure",), where, onset_s, "only with a tool call"),))
 
 
-def error_code(rng: Draw, onset_s: float, length_s: float) -> Incident:
+def error_code(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     where, code = _model_and_gateway(rng), f"code_{rng.integers(1000)}"
     outcome, status = (("http_error", 400), ("http_error", 503), ("inband_error", 200))[rng.integers(3)]
     fault = Fault(
         where=where, onset_s=onset_s, outcome=outcome, status=status, share=rng.uniform(0.15, 0.6), code=code
     )
-    return Incident((fault,), (Expected(("failure",), where, onset_s, code),))
+    return StagedIncident((fault,), (Expected(("failure",), where, onset_s, code),))
 
 
-def slow_client(rng: Draw, onset_s: float, length_s: float, *, is_hidden: bool = False) -> Incident:
+def slow_client(rng: Draw, onset_s: float, length_s: float, *, is_hidden: bool = False) -> StagedIncident:
     where = {"client": main_client(int(rng.integers(1, 8)))}
     return _one("slow_client", where, onset_s, wait_s=rng.uniform(3, 10), is_hidden=is_hidden)
 
 
-def lost_cache_same_ttft(rng: Draw, onset_s: float, length_s: float) -> Incident:
+def lost_cache_same_ttft(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     where = {"model": str(rng.choice([m.name for m in MODELS if m.cached]))}
     return _one("cache", where, onset_s, cached=rng.uniform(0, 0.2))
 
 
-def strict_clients(rng: Draw, onset_s: float, length_s: float) -> Incident:
+def strict_clients(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     where = {"gateway": _gateway(rng)}
     fault = Fault(where=where, onset_s=onset_s, broken=rng.uniform(0.3, 1.0))
-    return Incident((fault,), (Expected(("violation",), where, onset_s, "breaks OpenAI SDK for Python"),))
+    return StagedIncident(
+        (fault,), (Expected(("violation",), where, onset_s, "breaks OpenAI SDK for Python"),)
+    )
 
 
-def one_server(rng: Draw, onset_s: float, length_s: float, *, fails: bool) -> Incident:
+def one_server(rng: Draw, onset_s: float, length_s: float, *, fails: bool) -> StagedIncident:
     where = {"server": f"{_gateway(rng)}-{rng.integers(SERVERS)}"}
     if not fails:
         return _one("ttft", where, onset_s, ttft=rng.uniform(1.8, 4))
     return _one("failure", where, onset_s, outcome="http_error", status=503, share=rng.uniform(0.15, 0.6))
 
 
-def other_model(rng: Draw, onset_s: float, length_s: float) -> Incident:
+def other_model(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     where = _model_and_gateway(rng)
     fault = Fault(where=where, onset_s=onset_s, swapped=rng.uniform(0.3, 1.0), tokens=rng.uniform(0.5, 1.0))
-    return Incident((fault,), (Expected(("other_model",), where, onset_s, f"by {SUBSTITUTE}"),))
+    return StagedIncident((fault,), (Expected(("other_model",), where, onset_s, f"by {SUBSTITUTE}"),))
 
 
-def looping_agent(rng: Draw, onset_s: float, length_s: float) -> Incident:
+def looping_agent(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     where = {"client": main_client(int(rng.integers(0, 5)))}
     fault = Fault(where=where, onset_s=onset_s, looping=rng.uniform(0.4, 1.0))
-    return Incident((fault,), (Expected(("loop",), where, onset_s, "read_file called"),))
+    return StagedIncident((fault,), (Expected(("loop",), where, onset_s, "read_file called"),))
 
 
-def healthy(number: int, length_s: float) -> Incident:
+def healthy(number: int, length_s: float) -> StagedIncident:
     """Traffic without an incident: plain, with growth, longer prompts, day and night, or a client that always reads slowly."""
     rng, kind = np.random.default_rng(number), number % 5
     begin_s = -length_s
@@ -202,10 +204,10 @@ def healthy(number: int, length_s: float) -> Incident:
         ),
     }
     loads = {1: Load(growth=rng.uniform(1.3, 1.7)), 3: Load(day_s=length_s * rng.uniform(0.7, 3), swing=0.35)}
-    return Incident((faults[kind],) if kind in faults else (), (), loads.get(kind, Load()))
+    return StagedIncident((faults[kind],) if kind in faults else (), (), loads.get(kind, Load()))
 
 
-INCIDENTS: dict[str, Callable[[Draw, float, float], Incident]] = {
+INCIDENTS: dict[str, Callable[[Draw, float, float], StagedIncident]] = {
     "one model's 429s": rate_limited_model,
     "one gateway slow": slow_gateway,
     "one client hammering": hammering_client,
@@ -255,7 +257,7 @@ def judge(
     return True, tuple(errors_s)
 
 
-def is_quiet(diagnosis: Diagnosis, incident: Incident) -> bool:
+def is_quiet(diagnosis: Diagnosis, incident: StagedIncident) -> bool:
     """Whether the diagnosis of healthy traffic names no change for the worse. Longer prompts that make TTFT miss its objective are
     named as what they are."""
     has_longer_prompts = any(fault.prompts > 1 for fault in incident.faults)

@@ -19,7 +19,7 @@ from bench.diagnosis.traffic import MODELS, Fault, main_client, simulate
 from streamgauge.analytics.alerts.incident_rule import LOOKS, RANGE
 from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.reports.selection import Selection
-from streamgauge.simulator.incidents import INCIDENTS, Incident
+from streamgauge.simulator.incidents import INCIDENTS, SimulatedIncident
 
 KINDS = tuple(kind for kind in INCIDENTS if kind not in ("limit-nears", "empty-answers"))
 """Those that the bench's traffic can have: it has neither rate limits nor empty answers."""
@@ -49,7 +49,7 @@ def staged(kind: str, seed: int, onset_s: float) -> tuple[Fault, Expected]:
     return Fault(where=where, onset_s=onset_s, **values), Expected((family,), where, onset_s)  # type: ignore[arg-type]
 
 
-def _effect(incident: Incident) -> tuple[str, dict[str, object]]:
+def _effect(incident: SimulatedIncident) -> tuple[str, dict[str, object]]:
     """The family of the metric that gets worse, and the arguments of `Fault`."""
     forced, share = incident.forced, incident.share
     fault = str(forced.get("fault", ""))

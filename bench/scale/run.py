@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from bench.scale.processes import Spent, cpu_s_of, family, main_thread
-from streamgauge.analytics.query.errors import StoreUnavailable
+from streamgauge.analytics.query.query_errors import StoreUnavailable
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.storage.catalog import Catalog
 from streamgauge.analytics.storage.database import new_database

@@ -6,7 +6,7 @@ The start of a line decides how it is treated, whatever the content type:
 - A line that starts with a bracket, or continues such a line, is JSON.
 - Any other line is filled. A payload that is not JSON is filled too, except `[DONE]`.
 
-Events with the shape of an earlier event are redacted by a template (`EventTemplate`), all others by these rules. Both give
+Events with the shape of an earlier event are redacted by a template (`RedactedTemplate`), all others by these rules. Both give
 the same result. For chunks of a chat stream the template is about ten times as fast.
 """
 
@@ -64,7 +64,7 @@ class BodyRedactor:
 
     def __init__(self, *, request: bool = False, state: BodyState | None = None) -> None:
         self.state = state or BodyState(JSONRedactor(request=request))
-        self._templates: list[EventTemplate] = []
+        self._templates: list[RedactedTemplate] = []
         self._learned = 0
 
     def feed(self, data: bytes) -> bytes:
@@ -286,7 +286,7 @@ _NUMBER = rb"-?[0-9][-+0-9.eE]*+(?=[ \t,}\]])"
 # Events of one API differ only in their values. A template is made from an event that the rules have redacted: its bytes, with a
 # slot for each complete value (a filled string, a kept word, a number). An event that matches has the same keys and shape, so the
 # rules would give the same result. All streams share the templates, because a stream is often too short to repay learning its own.
-class EventTemplate:
+class RedactedTemplate:
     """One event shape. Its groups are the values to fill."""
 
     def __init__(self, pattern: bytes, slots: Sequence[tuple[SlotKind, bytes]]) -> None:
@@ -315,10 +315,10 @@ class EventTemplate:
         return stop
 
 
-_shared: dict[bytes, EventTemplate] = {}
+_shared: dict[bytes, RedactedTemplate] = {}
 
 
-def template_of(event: bytes, redacted: bytes, slots: Sequence[Slot]) -> EventTemplate | None:
+def template_of(event: bytes, redacted: bytes, slots: Sequence[Slot]) -> RedactedTemplate | None:
     """The template of an event and its redacted form. None when slots alone cannot describe the redaction."""
     if len(event) > MAX_EVENT_BYTES or any(kind is SlotKind.REPEATED for kind, _, _ in slots):
         return None
@@ -354,7 +354,7 @@ def template_of(event: bytes, redacted: bytes, slots: Sequence[Slot]) -> EventTe
     if template is None:
         if len(_shared) >= MAX_SHARED:
             return None
-        template = _shared[pattern] = EventTemplate(pattern, to_fill)
+        template = _shared[pattern] = RedactedTemplate(pattern, to_fill)
     return template
 
 

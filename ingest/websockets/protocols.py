@@ -1,6 +1,6 @@
 """Which messages of a WebSocket belong to which answer, for each protocol. No I/O, no clock.
 
-A protocol is a `Conversation`: it gets each message of either side, in order of arrival, and calls the methods of `Answers`. Its
+A protocol is a `SocketProtocol`: it gets each message of either side, in order of arrival, and calls the methods of `Answers`. Its
 fields are its whole state: `ship` stores them. A message that it does not add to an answer is only counted.
 """
 
@@ -46,7 +46,7 @@ class Answers(Protocol):
         ...
 
 
-class Conversation(msgspec.Struct, tag=True):
+class SocketProtocol(msgspec.Struct, tag=True):
     """State of one socket's protocol."""
 
     def from_client(self, message: Message, answers: Answers) -> None: ...
@@ -54,7 +54,7 @@ class Conversation(msgspec.Struct, tag=True):
     def from_server(self, message: Message, answers: Answers) -> None: ...
 
 
-class Responses(Conversation):
+class Responses(SocketProtocol):
     """OpenAI's Responses API.
 
     `response.create` begins an answer. A socket may carry several conversations (`stream_id`). The events of one conversation
@@ -97,7 +97,7 @@ class Responses(Conversation):
 _ENDS = frozenset({"response.completed", "response.failed", "response.incomplete", "response.cancelled"})
 
 
-class Realtime(Conversation):
+class Realtime(SocketProtocol):
     """OpenAI's Realtime API. Its `error` ends an answer only if it refuses the request of one.
 
     `response.create` begins an answer, which `response.created` names. Without it the server began one: its time zero is the end
@@ -215,7 +215,7 @@ def _add_malformed(message: Message, answers: Answers) -> None:
         answers.add(answers.open[-1], message)
 
 
-class UnknownJSON(Conversation):
+class UnknownJSON(SocketProtocol):
     """A protocol without a class of its own: one answer for the socket, with the server's messages."""
 
     def from_client(self, message: Message, answers: Answers) -> None:
@@ -228,7 +228,7 @@ class UnknownJSON(Conversation):
         answers.add(answers.open[0], message)
 
 
-class NoJSON(Conversation):
+class NoJSON(SocketProtocol):
     """No messages are known."""
 
 

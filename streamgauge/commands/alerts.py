@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_errors import QueryError
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.query.render import render
 from streamgauge.analytics.storage.location import locate

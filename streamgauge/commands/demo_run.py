@@ -24,7 +24,7 @@ from typing import Any
 import click
 import uvloop
 
-from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_errors import QueryError
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.schema.outcomes import IS_ERROR
 from streamgauge.analytics.storage.location import SQLITE, locate

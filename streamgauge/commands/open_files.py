@@ -21,7 +21,7 @@ import click
 import cloup
 
 from streamgauge.analytics.extras import require
-from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_errors import QueryError
 from streamgauge.analytics.reports.formatting import plural
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.location import CATALOG_FILE, SQLITE, locate

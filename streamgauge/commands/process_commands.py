@@ -143,7 +143,7 @@ def serve(**given: Any) -> int:
 
     The server uses DuckDB's Quack protocol. Clients need a token.
     """
-    from streamgauge.analytics.query.errors import QueryError
+    from streamgauge.analytics.query.query_errors import QueryError
     from streamgauge.analytics.query.serve import run
     from streamgauge.settings.process_options import serve_options
 

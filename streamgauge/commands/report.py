@@ -13,7 +13,7 @@ import click
 
 from streamgauge.analytics.html_report.document import NOT_OF_SESSIONS, render, session_range
 from streamgauge.analytics.html_report.sections import SECTIONS
-from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_errors import QueryError
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.reports import Query, overview
 from streamgauge.analytics.reports.selection import FILTERS, Selection

@@ -252,7 +252,7 @@ class Run:
         if not (seen := opened_streams(self._data) - self._opened_before):
             self._hint(call, tap)
             return
-        from streamgauge.analytics.query.errors import QueryError
+        from streamgauge.analytics.query.query_errors import QueryError
         from streamgauge.analytics.reports.selection import Selection
         from streamgauge.commands.request_summary import Summary, summarize
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamgauge.analytics.extras import extra_of, missing_package
-from streamgauge.analytics.query.errors import AnswerTooLarge, QueryError
+from streamgauge.analytics.query.query_errors import AnswerTooLarge, QueryError
 from streamgauge.analytics.query.query_socket import NotListening, ask
 from streamgauge.analytics.storage.location import StoreLocation, locate, without_password
 from streamgauge.ingest.ready_file import read_ready_file, silence

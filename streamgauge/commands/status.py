@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_errors import QueryError
 from streamgauge.analytics.storage.location import locate
 from streamgauge.analytics.storage.reconciliation import (
     Captured,

@@ -25,7 +25,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 
 from streamgauge.analytics.intake.connection_limits import ReceiverLimits
-from streamgauge.analytics.query.errors import QueryError, to_wire
+from streamgauge.analytics.query.query_errors import QueryError, to_wire
 from streamgauge.ingest import listening
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import remove_ready_file, write_ready_file
@@ -82,7 +82,7 @@ def new_server(tools: Tools, version: str, *, hidden: str | None = None) -> MCPS
     return server
 
 
-class TokenGate:
+class BearerGate:
     """ASGI middleware that admits requests with `Authorization: Bearer TOKEN`.
 
     The SDK's own check of tokens is a part of OAuth: it publishes an authorization server, which clients then ask, and we have none.
@@ -114,7 +114,7 @@ def gated(server: MCPServer[Any], token: str, hosts: listening.AllowedHosts) -> 
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )  # fmt: skip
     # The host comes first: a page of a foreign site must not find out whether its token is right.
-    return listening.HostGate(TokenGate(app, token), hosts)
+    return listening.HostGate(BearerGate(app, token), hosts)
 
 
 def serve(

@@ -25,7 +25,7 @@ from pydantic import Field
 from streamgauge.analytics.diagnosis.diagnosis import State
 from streamgauge.analytics.diagnosis.report import as_json, read_report
 from streamgauge.analytics.query.child_process import MIB, UNTRUSTED
-from streamgauge.analytics.query.errors import QueryRejected
+from streamgauge.analytics.query.query_errors import QueryRejected
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.query.render import json_value
 from streamgauge.analytics.reports import blame, one_stream, table_columns

@@ -13,7 +13,7 @@ import click
 from duckdb import DuckDBPyConnection, DuckDBPyRelation, tokenize
 from duckdb import Error as DuckDBError
 
-from streamgauge.analytics.query.errors import QueryError, QueryRejected, QueryTimeout, StoreUnavailable
+from streamgauge.analytics.query.query_errors import QueryError, QueryRejected, QueryTimeout, StoreUnavailable
 from streamgauge.analytics.query.reader import Reader, limited
 from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.schema.tables import OPEN_STREAMS

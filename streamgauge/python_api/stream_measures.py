@@ -14,7 +14,7 @@ import polars as pl
 from streamgauge.analytics.decoding.decoded_body import DecodedBody
 from streamgauge.analytics.decoding.stream_output import EventColumns
 from streamgauge.analytics.dialects.events import OUTPUT_KINDS
-from streamgauge.analytics.measures import latency
+from streamgauge.analytics.measures import stream_latency as latency
 from streamgauge.analytics.measures.measure import add_chunks, add_first_times, add_tokens, empty_row
 from streamgauge.analytics.measures.outcome import Verdict
 from streamgauge.analytics.schema.stall_limit import StallLimit

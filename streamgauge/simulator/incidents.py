@@ -12,7 +12,7 @@ import msgspec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Incident:
+class SimulatedIncident:
     """What goes wrong at one place while it lasts."""
 
     text: str
@@ -39,7 +39,7 @@ class Incident:
 
 
 INCIDENTS = msgspec.toml.decode(
-    Path(__file__).with_name("incidents.toml").read_bytes(), type=dict[str, Incident]
+    Path(__file__).with_name("incidents.toml").read_bytes(), type=dict[str, SimulatedIncident]
 )
 """By kind, in the order in which the demo stages them."""
 INCIDENT_MODELS = tuple(dict.fromkeys(i.value for i in INCIDENTS.values() if i.dimension == "model"))

@@ -25,7 +25,7 @@ from datetime import datetime
 from statistics import median
 from typing import Any
 
-from streamgauge.analytics.measures.latency import quantile
+from streamgauge.analytics.measures.stream_latency import quantile
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.schema.outcomes import NOT_ERRORS
 from streamgauge.simulator.ledger import LedgerRow

@@ -22,7 +22,7 @@ import msgspec
 from wsproto.events import Request as Upgrade
 from wsproto.extensions import PerMessageDeflate
 
-from streamgauge.simulator.incidents import Incident
+from streamgauge.simulator.incidents import SimulatedIncident
 from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.profiles import HTTP_MODELS, PROFILES, Profile
 from streamgauge.simulator.response_plan import words
@@ -150,7 +150,7 @@ class Traffic:
         self._tasks: set[asyncio.Task[None]] = set()
         self._next = 0
         self.rows: dict[str, ClientRow] = {}
-        self.incident: Incident | None = None
+        self.incident: SimulatedIncident | None = None
         """The incident that requests are part of from now on."""
         self.sent = self.turned_away = self.aborted = self.failed = 0
 

@@ -25,7 +25,7 @@ from kafka import KafkaAdminClient
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.consumer import Consumer
 from streamgauge.analytics.measures.measure import measure
-from streamgauge.analytics.query.errors import StoreUnavailable
+from streamgauge.analytics.query.query_errors import StoreUnavailable
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.storage.location import StoreLocation

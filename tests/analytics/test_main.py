@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 
 from streamgauge.analytics.main import Ready, run_until
-from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_errors import QueryError
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.storage.data_folder_lock import lock_data_folder
 from streamgauge.analytics.storage.location import locate

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import httpx
 
-from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_errors import QueryError
 from tests.chaos.rig import Run
 from tests.deadline import DEADLINE_S, until
 from tests.hostile_sql.client import Failed, Options, Reply, by_page, by_port, reply

@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_errors import QueryError
 from streamgauge.commands.status import pipeline_status
 from streamgauge.ingest.record_log.kafka_reader import KafkaReader
 from streamgauge.settings.model import Settings

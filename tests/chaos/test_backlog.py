@@ -19,7 +19,7 @@ import msgspec
 import polars as pl
 import pytest
 
-from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_errors import QueryError
 from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from streamgauge.ingest.record_log.kafka_writer import KafkaWriter
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, pack

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_errors import QueryError
 from streamgauge.ingest.record_log.run_totals import RunTotalsFile
 from streamgauge.ingest.records import AnyRecord, pack
 from tests.analytics.log_entries import INCARNATION, alive, stream, stream_id

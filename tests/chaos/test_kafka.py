@@ -14,7 +14,7 @@ import httpx
 import pytest
 from kafka import KafkaProducer
 
-from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_errors import QueryError
 from streamgauge.ingest.records import pack
 from streamgauge.simulator.measurement_check import check_measurements, streams_since
 from tests.analytics.log_entries import stream

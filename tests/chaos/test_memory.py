@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_errors import QueryError
 from streamgauge.ingest.ready_file import read_ready_file
 from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from tests.analytics.log_entries import entries

@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_errors import QueryError
 from streamgauge.ingest.ready_file import read_ready_file
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.simulator.ledger import RemoteLedger

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_errors import QueryError
 from tests.dashboard.app_test import VIEWS
 from tests.dashboard.browser import CHROMIUM, Reader, reader
 from tests.dashboard.running_dashboard import ROOT

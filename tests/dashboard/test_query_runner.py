@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 import streamlit as st
 
-from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_errors import QueryError
 from streamgauge.dashboard import query_runner
 from tests.deadline import DEADLINE_S
 from tests.guard_injection import Injection

@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_errors import QueryError
 from streamgauge.analytics.reports import formatting, latency, spend
 from tests.dashboard.app_test import (
     UNREADABLE,

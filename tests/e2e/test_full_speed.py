@@ -16,7 +16,7 @@ import pytest
 
 from bench.tap.measure import Load, measure
 from bench.tap.servers import Target, compile_c, mock_upstream
-from streamgauge.analytics.query.errors import QueryTimeout
+from streamgauge.analytics.query.query_errors import QueryTimeout
 from streamgauge.commands.status import pipeline_status
 from streamgauge.settings.model import Settings
 from tests.deadline import DEADLINE_S, until

@@ -11,9 +11,9 @@ import pytest
 
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.hops.comparison import Comparison, Stall, Stream, compare
-from streamgauge.analytics.measures.latency import quantile
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.minute_rows import rollups
+from streamgauge.analytics.measures.stream_latency import quantile
 from streamgauge.analytics.schema.frames import with_all_columns
 from streamgauge.analytics.schema.tables import OUTPUT_STALLS
 from streamgauge.ingest.records import AnyRecord

@@ -17,8 +17,8 @@ from pathlib import Path
 import duckdb
 
 from streamgauge.analytics.query.child_process import UNTRUSTED
-from streamgauge.analytics.query.errors import QueryError
 from streamgauge.analytics.query.quack_gate import directive
+from streamgauge.analytics.query.query_errors import QueryError
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.storage.database import load
 from streamgauge.analytics.storage.location import locate

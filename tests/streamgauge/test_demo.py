@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner
 
 from streamgauge.analytics.diagnosis.report import Report, as_json, read_report
-from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_errors import QueryError
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.outcomes import OK

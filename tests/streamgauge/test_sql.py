@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from streamgauge.analytics.query.errors import AnswerTooLarge
+from streamgauge.analytics.query.query_errors import AnswerTooLarge
 from streamgauge.analytics.query.render import render
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.data_folder_lock import lock_data_folder

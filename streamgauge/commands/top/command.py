@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.live import Live
 
 from streamgauge.analytics.diagnosis.report import Report, as_json, read_report
-from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_errors import QueryError
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.reports import formatting
 from streamgauge.analytics.reports.selection import Selection

@@ -21,7 +21,7 @@ from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects import all_dialects
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.dialects.openai_completions import ChoicesReader
-from streamgauge.analytics.measures.latency import first_event_ns, first_output_ns, last_output_ns
+from streamgauge.analytics.measures.stream_latency import first_event_ns, first_output_ns, last_output_ns
 from tests.analytics.corpus import Recording, recordings
 
 SSE = "text/event-stream"

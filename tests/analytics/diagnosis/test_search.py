@@ -13,7 +13,7 @@ from streamgauge.analytics.diagnosis.aggregates import (
     edges,
     metrics,
 )
-from streamgauge.analytics.diagnosis.cell_tables import Table
+from streamgauge.analytics.diagnosis.cell_tables import CellTable
 from streamgauge.analytics.diagnosis.incidents import combine
 from streamgauge.analytics.diagnosis.search import Found, search
 from streamgauge.analytics.reports.selection import Selection
@@ -41,7 +41,7 @@ class Traffic:
         self.failing = np.full(shape, 0.01)
         self.ttft = np.broadcast_to(BASE, shape).copy()
 
-    def table(self) -> Table:
+    def table(self) -> CellTable:
         n = self.rng.poisson(self.expected).astype(float)
         noise = self.rng.normal(0, 1, n.shape) * SIGMA
         x = n * self.ttft + noise * np.sqrt(n)
@@ -50,7 +50,7 @@ class Traffic:
                    "n_ttft": n, "x_ttft": x, "xx_ttft": squares}  # fmt: skip
         padding = [(0, 1), (0, 1), (0, 1), (0, 0)]
         padded = {name: np.pad(values, padding) for name, values in columns.items()}
-        return Table(("model", "gateway", "client"), (MODELS, GATEWAYS, CLIENTS), padded)
+        return CellTable(("model", "gateway", "client"), (MODELS, GATEWAYS, CLIENTS), padded)
 
     def search(self, metric: Metric = FAILING) -> list[Found]:
         return search({"cube": self.table()}, {metric.name: metric})

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamgauge.analytics.dialects.errors import error_from, error_in, error_in_body, failed_event
+from streamgauge.analytics.dialects.error_bodies import error_from, error_in, error_in_body, failed_event
 
 BODIES: dict[str, tuple[Any, str | None, str, Any]] = {
     # name: (body, type, message, raw: a key of the body, or ... for the whole body)

@@ -15,7 +15,7 @@ import zstandard
 
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
-from streamgauge.analytics.measures.latency import (
+from streamgauge.analytics.measures.stream_latency import (
     first_nonreasoning_output_ns,
     first_output_ns,
     last_output_ns,

@@ -10,8 +10,8 @@ import pytest
 from streamgauge.analytics.decoding.decoded_body import body_of
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
-from streamgauge.analytics.measures.latency import first_output_ns
 from streamgauge.analytics.measures.outcome import Transport, Verdict, judge
+from streamgauge.analytics.measures.stream_latency import first_output_ns
 
 MS = 1_000_000
 LM_STUDIO = "/api/v1/chat"

@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 import pytest
 
 from streamgauge.analytics.hops.comparison import Comparison, Stall, Stream, compare
-from streamgauge.analytics.measures.latency import quantile
+from streamgauge.analytics.measures.stream_latency import quantile
 from streamgauge.analytics.schema.hop_columns import HopMeasures
 from tests.analytics.hops.hop_streams import MS, stream
 

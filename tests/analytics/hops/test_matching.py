@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from streamgauge.analytics.hops.candidate import Candidate, ClockOffsets
+from streamgauge.analytics.hops.candidate import ClockOffsets, HopCandidate
 from streamgauge.analytics.hops.identical_output import Output
 from streamgauge.analytics.hops.matching import MAX_GROUP, Matches, SideOrder, match
 from tests.analytics.hops.gateway import MS, SECOND, Clock, Exchange, Side, exchange
@@ -17,12 +17,12 @@ from tests.analytics.hops.gateway import MS, SECOND, Clock, Exchange, Side, exch
 START = 1_800_000_000 * SECOND
 
 
-def candidate(side: Side, **more: Any) -> Candidate:
+def candidate(side: Side, **more: Any) -> HopCandidate:
     t0 = side.began_ns
     times = [at - t0 for at, _ in side.output]
     text = "".join(part for _, part in side.output)
     request_id = dict(side.headers).get("x-request-id")
-    return Candidate(
+    return HopCandidate(
         **{
             "stream_id": side.stream_id, "wall_ns": t0 + side.clock.wall_error_ns, "tap": f"tap-{side.clock.clock_id}",
             "gateway": side.gateway, "clock_id": side.clock.clock_id, "clock_ns": t0 + side.clock.offset_ns,

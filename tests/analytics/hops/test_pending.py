@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from streamgauge.analytics.hops.candidate import Candidate
+from streamgauge.analytics.hops.candidate import HopCandidate
 from streamgauge.analytics.hops.hop_job import Pending
 from tests.analytics.hops.gateway import exchange
 from tests.analytics.hops.test_matching import START, candidate
 
 
-def streams(n: int, outcome: str = "ok") -> list[Candidate]:
+def streams(n: int, outcome: str = "ok") -> list[HopCandidate]:
     return [candidate(exchange(START + i).outer, outcome=outcome) for i in range(n)]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from streamgauge.analytics.decoding.stream_output import EventColumns
 from streamgauge.analytics.dialects.events import OUTPUT_KINDS
-from streamgauge.analytics.measures.latency import NO_OUTPUT, ChunkLatencies, chunk_latencies, quantile
+from streamgauge.analytics.measures.stream_latency import NO_OUTPUT, ChunkLatencies, chunk_latencies, quantile
 from streamgauge.analytics.schema.stall_limit import StallLimit
 
 STALL = StallLimit(floor_ns=500_000_000, factor=5.0)

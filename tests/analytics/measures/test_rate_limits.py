@@ -7,7 +7,7 @@ from email.utils import format_datetime
 
 import pytest
 
-from streamgauge.analytics.dialects.errors import error_in_body, retry_delay_in
+from streamgauge.analytics.dialects.error_bodies import error_in_body, retry_delay_in
 from streamgauge.analytics.dialects.server_stats import stats_of
 from streamgauge.analytics.measures.rate_limits import (
     Limits,

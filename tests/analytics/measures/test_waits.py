@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.decoding.stream_output import EventColumns
-from streamgauge.analytics.measures.latency import (
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.measures.stream_latency import (
     Stall,
     chunk_latencies,
     gap_rows,
@@ -22,7 +23,6 @@ from streamgauge.analytics.measures.latency import (
     stall_rows,
     stalls_of,
 )
-from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.waits import TimeSplit, WaitedTime, split_stream, waits_between
 from streamgauge.analytics.schema.frames import frame, frame_of_rows
 from streamgauge.analytics.schema.stall_limit import StallLimit

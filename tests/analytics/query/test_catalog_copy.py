@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from streamgauge.analytics.query.catalog_copy import CatalogCopy
-from streamgauge.analytics.query.errors import StoreUnavailable
+from streamgauge.analytics.query.query_errors import StoreUnavailable
 from streamgauge.analytics.query.reader import Reader
 from tests.analytics.query.conftest import add_stream, make_store
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from streamgauge.analytics.query.errors import QueryRejected, of_kind, to_wire
+from streamgauge.analytics.query.query_errors import QueryRejected, of_kind, to_wire
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.query.statement_filter import StatementFilter, position_of_byte
 from streamgauge.analytics.storage.location import StoreLocation

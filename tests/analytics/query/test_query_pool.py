@@ -19,7 +19,7 @@ import pytest
 
 from streamgauge.analytics.query import query_pool
 from streamgauge.analytics.query.child_process import MIB, TRUSTED, UNTRUSTED, ChildProcess
-from streamgauge.analytics.query.errors import QueryError, QueryRejected, QueryTimeout, StoreUnavailable
+from streamgauge.analytics.query.query_errors import QueryError, QueryRejected, QueryTimeout, StoreUnavailable
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.query.sandbox import UNTRUSTED_NICENESS
 from streamgauge.analytics.storage.location import StoreLocation, locate

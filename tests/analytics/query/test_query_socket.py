@@ -19,7 +19,7 @@ import polars as pl
 import pytest
 
 from streamgauge.analytics.query import query_socket
-from streamgauge.analytics.query.errors import (
+from streamgauge.analytics.query.query_errors import (
     AnswerTooLarge,
     QueryError,
     QueryRejected,

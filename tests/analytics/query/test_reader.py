@@ -10,7 +10,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from streamgauge.analytics.query.errors import QueryRejected, QueryTimeout, StoreUnavailable
+from streamgauge.analytics.query.query_errors import QueryRejected, QueryTimeout, StoreUnavailable
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.storage.location import StoreLocation, locate
 from tests.analytics.query.conftest import ROWS, RUNAWAY, add_stream, make_store

@@ -18,8 +18,8 @@ import pytest
 
 from streamgauge.analytics.query import serve
 from streamgauge.analytics.query.child_process import MIB, ChildProcess, Limits
-from streamgauge.analytics.query.errors import StoreUnavailable
 from streamgauge.analytics.query.quack_gate import directive
+from streamgauge.analytics.query.query_errors import StoreUnavailable
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.query.serve import SERVE_LIMITS, SqlServer, run
 from streamgauge.analytics.schema.sql_quoting import literal

@@ -14,7 +14,7 @@ from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.consumer import Consumer
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.open_streams import open_stream_frame
-from streamgauge.analytics.query.errors import StoreUnavailable
+from streamgauge.analytics.query.query_errors import StoreUnavailable
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.schema.clients import Client
 from streamgauge.analytics.schema.tables import CLIENTS, PRICES

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streamgauge.analytics.query.errors import QueryRejected
+from streamgauge.analytics.query.query_errors import QueryRejected
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.query.statement_filter import StatementFilter, allowed_functions, nesting
 from streamgauge.analytics.storage.database import new_database

@@ -21,7 +21,7 @@ from unittest.mock import Mock
 import duckdb
 import pytest
 
-from streamgauge.analytics.query.errors import StoreUnavailable
+from streamgauge.analytics.query.query_errors import StoreUnavailable
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.schema.ddl import TABLES_VERSION, statements
 from streamgauge.analytics.schema.tables import MARKERS, TABLES

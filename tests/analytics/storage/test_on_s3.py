@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_errors import QueryError
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.storage.commit import Commit, StoreFailed
 from streamgauge.analytics.storage.forget import Caller, forget

@@ -19,7 +19,7 @@ from opentelemetry.sdk.metrics.export import (
 )
 
 from streamgauge.analytics.decoding.stream_output import EventColumns
-from streamgauge.analytics.measures.latency import inter_chunk_gaps
+from streamgauge.analytics.measures.stream_latency import inter_chunk_gaps
 from streamgauge.analytics.telemetry.metric_definitions import Instrument
 from streamgauge.analytics.telemetry.metric_series import (
     MAX_SERIES,

@@ -25,7 +25,7 @@ from mcp import Client, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import TextContent
 
-from streamgauge.analytics.query.errors import READ_ONLY
+from streamgauge.analytics.query.query_errors import READ_ONLY
 from streamgauge.analytics.storage.location import locate
 from streamgauge.cli import cli
 from streamgauge.ingest.listening import AllowedHosts

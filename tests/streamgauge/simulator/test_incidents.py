@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 
-from streamgauge.simulator.incidents import INCIDENTS, Incident
+from streamgauge.simulator.incidents import INCIDENTS, SimulatedIncident
 from streamgauge.simulator.profiles import PROFILES
 from streamgauge.simulator.response_plan import ForcedValues, draw_plan, read_simulate_header
 from streamgauge.simulator.traffic import KEYS, Traffic, TrafficOptions
 
-HALF = Incident(text="", dimension="model", value="edge-sim", share=0.5, forced={"fault": "truncate"})
+HALF = SimulatedIncident(
+    text="", dimension="model", value="edge-sim", share=0.5, forced={"fault": "truncate"}
+)
 
 
 @pytest.mark.parametrize("incident", INCIDENTS.values(), ids=INCIDENTS)
-def test_place_exists_and_values_are_valid(incident: Incident) -> None:
+def test_place_exists_and_values_are_valid(incident: SimulatedIncident) -> None:
     assert incident.value in (PROFILES if incident.dimension == "model" else KEYS)
     assert incident.more or read_simulate_header(json.dumps(incident.forced)) != ForcedValues()
 
@@ -30,7 +32,7 @@ def test_share_of_the_place_is_affected() -> None:
 
 
 def test_client_of_a_surge_sends_each_request_several_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    surge = Incident(text="", dimension="client", value=KEYS[2], more=3)
+    surge = SimulatedIncident(text="", dimension="client", value=KEYS[2], more=3)
     traffic = Traffic(TrafficOptions(base_url="http://127.0.0.1:1", concurrency=10**6))
     sent: list[Any] = []
     monkeypatch.setattr(traffic, "_begin", lambda request, key, *_: sent.append((request, key)))
@@ -48,7 +50,7 @@ def test_client_of_a_surge_sends_each_request_several_times(monkeypatch: pytest.
 
 
 def test_traffic_differs_only_in_the_requests_of_the_incident(monkeypatch: pytest.MonkeyPatch) -> None:
-    def requests(incident: Incident | None) -> list[Any]:
+    def requests(incident: SimulatedIncident | None) -> list[Any]:
         sent: list[Any] = []
         traffic = Traffic(TrafficOptions(base_url="http://127.0.0.1:1", models=("edge-sim", "gemma-sim")))
         traffic.incident = incident

@@ -13,7 +13,7 @@ import openai
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from streamgauge.simulator.incidents import Incident
+from streamgauge.simulator.incidents import SimulatedIncident
 from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.profiles import PROFILES
 from streamgauge.simulator.server import Simulator, SimulatorOptions
@@ -192,7 +192,9 @@ def test_clients_of_the_demo_have_conversations(simulator: Simulator) -> None:
             "gap_ms": 100,
             "tokens": 30,
         }  # an answer has not ended when its interruption arrives
-        traffic.incident = Incident(text="", dimension="model", value="gpt-sim-realtime", forced=slow)
+        traffic.incident = SimulatedIncident(
+            text="", dimension="model", value="gpt-sim-realtime", forced=slow
+        )
         await traffic.send(24)
         return traffic
 
