@@ -61,7 +61,7 @@ LAZY_COMMANDS = {
     "config": ("streamgauge.commands.config:config_command", "Check the configuration."),
     "version": ("streamgauge.cli:version_command", "Print the version."),
     "completion": ("streamgauge.cli:completion_command", "Print the completion code of a shell."),
-    "read": ("streamgauge.python_api.recorded_response:read_command", "Decode recorded responses: text, tool calls, tokens."),
+    "read": ("streamgauge.python_api.recorded_response:read_command", "Decode recorded responses: text, tool calls, tokens, outcome."),
     "simulate": ("streamgauge.simulator.server:simulate_command", "Run a simulated LLM upstream."),
 }  # fmt: skip
 """Import path and summary of each command. Only the command that runs is imported, so that `--help` is quick."""
