@@ -43,7 +43,7 @@ def component_of(library: str) -> str:
         return "python"
     if "/msgspec/" in library:
         return "msgspec"
-    if "/ingest/tap/" in library:
+    if "/ingest/" in library:
         return "relay" if name.startswith("native_relay") else "native"
     return "own" if name == "nginx" else "loop"
 
