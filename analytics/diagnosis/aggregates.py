@@ -514,7 +514,7 @@ def details(
             f" count(*) FILTER (is_now AND tool_call_count > 0) AS with_tools,"
             f" mode({objective_name(objectives)}) AS objective, mode(list_prepend(dialect, violations)) FILTER (is_now) AS broken,"
             f" mode(response_model) FILTER (is_now) AS served,"
-            f" max(tool_repeats) AS repeats, arg_max(repeated_tool, tool_repeats) FILTER (is_now) AS tool,"
+            f" max(tool_repeats) FILTER (is_now) AS repeats, arg_max(repeated_tool, tool_repeats) FILTER (is_now) AS tool,"
             f" arg_max(session_id, tool_repeats) FILTER (is_now) AS session_id,"
             f" arg_max(stream_id::VARCHAR, {order}) FILTER (is_now) AS stream_id"
             f" FROM (SELECT *, {metric.at} AS moment, moment >= {instant(candidate.begin)} AS is_now FROM chosen"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
@@ -25,10 +25,11 @@ from streamgauge.analytics.dialects.events import ServerStat
 MAX_SHARE = 2.0
 """A used share above it is a percentage. Providers report shares a few percent above 1 with a 429."""
 MAX_S = 366 * 86400.0
+_MAX_PERCENT = 1000.0
 _MAX_COUNT = 2**62
 _UNIX_S, _UNIX_MS = 1e9, 1e11
 """Numbers from here on are instants."""
-_LIMIT = re.compile(r"(llm_provider-)?(?:x-|anthropic-|x-fireworks-)?ratelimit(bysize)?((?:-[a-z0-9]+)*)")
+_LIMIT = re.compile(r"(llm_provider-)?(x-|anthropic-|x-fireworks-)?ratelimit(bysize)?((?:-[a-z0-9]+)*)")
 _CODEX = re.compile(r"x-codex-(primary|secondary)-(used-percent|reset-at|reset-after-seconds)")
 _ROLES = frozenset({"limit", "remaining", "reset", "utilization"})
 _REQUESTS, _TOKENS = frozenset({"request", "requests", "req"}), frozenset({"token", "tokens"})
@@ -40,6 +41,8 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?=\s*(?:[,;%]|$))")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h|d)")
 _DURATION = re.compile(rf"(?:{_PART.pattern})+")
 _UNIT_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_Windows = dict[tuple[str, str], dict[str, str]]
+"""Vendor's prefix and window → role → value."""
 _PAIRS = re.compile(r"\b(limit|remaining|reset)=(\d+)")
 
 
@@ -73,24 +76,26 @@ _NONE = Limits()
 
 def limits_in_headers(headers: Sequence[tuple[str, str]], at_s: float) -> Limits:
     """The limits in a response's headers, whatever its status. Names are in lower case. `at_s`: Unix time of the response."""
-    windows: dict[str, dict[str, str]] = {}
+    windows: _Windows = {}
     sent: dict[str, str] = {}
     for name, value in headers:
         if "ratelimit" in name:
             _add(windows, name, value)
         elif found := _CODEX.fullmatch(name):
             role = "utilization" if found[2] == "used-percent" else "reset"
-            windows.setdefault(f"codex-{found[1]}", {}).setdefault(
+            windows.setdefault(("x-codex", f"codex-{found[1]}"), {}).setdefault(
                 role, f"{value}%" * (role[0] == "u") or value
             )
         elif name.startswith("retry-after"):
             sent[name] = value
     if not windows and not sent:
         return _NONE
-    retry_ms, retry = number_in(sent.get("retry-after-ms", "")), sent.get("retry-after")
-    wait_s = retry_ms / 1e3 if retry_ms is not None else None if retry is None else seconds_until(retry, at_s)
-    extra = any(roles.get("use") == "true" for name, roles in windows.items() if "overage" in name)
-    return _tightest(windows, at_s, has_quota=not extra)._replace(retry_after_s=_known_s(wait_s))
+    retry_ms = number_in(sent.get("retry-after-ms", ""))
+    wait_s = None if retry_ms is None else _known_s(retry_ms / 1e3)
+    if wait_s is None and "retry-after" in sent:
+        wait_s = seconds_until(sent["retry-after"], at_s)
+    extra = any(roles.get("use") == "true" for (_, name), roles in windows.items() if "overage" in name)
+    return _tightest(windows, at_s, has_quota=not extra)._replace(retry_after_s=wait_s)
 
 
 def limits_in_stats(stats: Iterable[ServerStat]) -> Limits:
@@ -148,32 +153,33 @@ def number_in(text: str) -> float | None:
     return float(found[0]) if found else None
 
 
-def _add(windows: dict[str, dict[str, str]], name: str, value: str) -> None:
+def _add(windows: _Windows, name: str, value: str) -> None:
     """Add a header to its window. The first value of a repeated one counts."""
     found = _LIMIT.fullmatch(name)
     if found is None:
         return
-    words = found[3].split("-")[1:]
+    words = found[4].split("-")[1:]
     roles = [word for word in words if word in _ROLES]
     window = "-".join(word for word in words if word not in _ROLES and word != "after")
-    window = (found[1] or "") + ("tokens-" * bool(found[2]) + window).strip("-")
+    key = found[2] or "", (found[1] or "") + ("tokens-" * bool(found[3]) + window).strip("-")
     if words[-3:] == ["overage", "in", "use"]:
-        windows.setdefault("overage", {})["use"] = value
+        windows.setdefault((key[0], "overage"), {})["use"] = value
     elif len(roles) == 1:
-        windows.setdefault(window, {}).setdefault(roles[0], value)
+        windows.setdefault(key, {}).setdefault(roles[0], value)
     elif not words:  # RateLimit: limit=100, remaining=50, reset=30
-        windows.setdefault(window, {}).update(_PAIRS.findall(value))
+        windows.setdefault(key, {}).update(_PAIRS.findall(value))
 
 
-def _tightest(windows: Mapping[str, Mapping[str, str]], at_s: float, *, has_quota: bool) -> Limits:
+def _tightest(windows: _Windows, at_s: float, *, has_quota: bool) -> Limits:
     """The window with the smallest share left, of each kind."""
-    used = {name: number_in(of["utilization"]) for name, of in windows.items() if "utilization" in of}
-    are_percent = any((share or 0) > MAX_SHARE for share in used.values())
+    used = {key: number_in(of["utilization"]) for key, of in windows.items() if "utilization" in of}
+    used = {key: share for key, share in used.items() if share is not None and 0 <= share <= _MAX_PERCENT}
+    are_percent = any(share > MAX_SHARE for share in used.values() if share is not None)
     found: dict[str, list[Window]] = {"requests": [], "tokens": [], "quota": []}
-    for name, of in windows.items():
+    for (vendor, name), of in windows.items():
         reset_s = seconds_until(of["reset"], at_s) if "reset" in of else None
-        share = used.get(name)
-        if share is not None and 0 <= share < _MAX_COUNT:
+        share = used.get((vendor, name))
+        if share is not None:
             if has_quota and "overage" not in name:
                 is_percent = are_percent or of["utilization"].endswith("%")
                 found["quota"].append(Window(name, 1.0, 1 - share / (100 if is_percent else 1), reset_s))

@@ -31,6 +31,8 @@ STALE_S, LONG_STALE_S = 120.0, 900.0
 LONG_S = 3600.0
 RECENT_S = 600.0
 """What is read of the series of shorter windows."""
+ROUNDED_S = 1.5
+"""Resets of one window differ by at most this, because many are rounded."""
 _JUMP = 0.2
 """Rise, as a share of the limit, that is a reset if no reset is reported."""
 _PARTS = 12
@@ -74,9 +76,11 @@ def seconds_left(samples: Sequence[Sample], limit: float, now_s: float) -> float
     known = [one.reset_at_s for one in samples if one.reset_at_s is not None]
     ends_s = math.inf
     if len(known) == len(samples) > 1:
-        moved = np.diff(np.array(known)) / np.maximum(np.diff(at), 1e-3)
+        steps_s = np.diff(np.array(known))
+        moved = steps_s / np.maximum(np.diff(at), 1e-3)
         if float(np.median(moved)) < 0.5:
-            ends_s, left = known[-1] - now_s, _unwrapped(left, moved > 0.5, limit)
+            # Resets in whole seconds differ by one or two between responses of the same window.
+            ends_s, left = known[-1] - now_s, _unwrapped(left, (moved > 0.5) & (steps_s > ROUNDED_S), limit)
     elif at[0] > -STALE_S or float(np.max(np.diff(left))) > _JUMP * limit:
         return None
     fit = _fitted(at, left)

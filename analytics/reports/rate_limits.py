@@ -25,6 +25,8 @@ from streamgauge.analytics.schema.sql_quoting import later
 READ = timedelta(hours=1)
 MAX_SERIES = 200
 """Combinations of gateway, model, client and limit, those with the least left first."""
+MAX_ACCOUNTS = 50
+"""Accounts of one limit with which a further client is compared."""
 _ALIKE = 0.05
 """Difference of what two clients report, as a share of the limit, up to which they share it."""
 
@@ -65,10 +67,11 @@ def table(query: Query, now: datetime, selection: Selection | None = None) -> pl
             Sample(*sample)
             for sample in zip(one.pop("ats"), one.pop("amounts"), one.pop("resets"), strict=True)
         ]
+        one["points"] = np.array([sample[:2] for sample in one["samples"]])
         accounts = limits.setdefault(
             (one["gateway"], one["model"], one["kind"], one["quota"], one["limit"]), []
         )
-        found = next((account for account in accounts if _agree(account[0], one)), None)
+        found = next((account for account in accounts[:MAX_ACCOUNTS] if _agree(account[0], one)), None)
         if found is None:
             accounts.append([one])
         else:
@@ -122,7 +125,7 @@ def in_about(seconds: float) -> str:
 
 def _agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two series are of one limit: at the times of one, the other is about as high."""
-    first, second = (np.array([sample[:2] for sample in of["samples"]]) for of in (one, other))
+    first, second = one["points"], other["points"]
     begin, end = max(first[0][0], second[0][0]), min(first[-1][0], second[-1][0])
     within = second[(second[:, 0] >= begin) & (second[:, 0] <= end)]
     if not len(within):

@@ -368,8 +368,8 @@ class StreamRow(TypedDict):
     """Tool calls whose arguments begin as a JSON object and are not valid JSON. NULL unless ok, or if redacted or above 4,096
     characters."""
     tool_repeats: Annotated[Int32, ATTRIBUTE]
-    """Of the tool calls whose results the request brings: how often the turn has the one that it repeats most, with the same arguments
-    and result. 1: no repetition. NULL: no result, or its call is not in the request."""
+    """How often the turn has the tool call that it repeats most, with the same arguments and result. 1: no repetition. NULL: the request
+    has no result with its call."""
     repeated_tool: Text
     """Name of that tool."""
     refusal_chars: Annotated[Integer, DECODED]

@@ -23,7 +23,7 @@ from tests.ports import free_port
 
 IMPORTED_FIRST = os.pathsep.join((str(Path(__file__).parent / "broken_start"), os.environ["PYTHONPATH"]))
 QUICK = (
-    "import sys; from streamgauge import up, cli; up.BACKOFF_MAX_S = up.START_BACKOFF_MAX_S = 0.2;"
+    "import sys; from streamgauge import cli; from streamgauge.commands import up; up.BACKOFF_MAX_S = up.START_BACKOFF_MAX_S = 0.2;"
     "sys.argv[0] = 'streamgauge'; cli.main()"
 )
 """`streamgauge` with short delays between two starts of a part."""

@@ -205,7 +205,21 @@ def test_impossible_values_are_unknown() -> None:
     """)
     assert found == Limits()
     assert columns_of(found, 0) == {}
-    assert limits_in(f"anthropic-ratelimit-unified-5h-utilization: {'9' * 400}") == Limits()
+    for impossible in ("9" * 400, "999999999", "-1"):
+        name = "anthropic-ratelimit-unified-5h-utilization"
+        assert limits_in(f"{name}: {impossible}") == Limits()
+        both = limits_in(f"anthropic-ratelimit-unified-7d-utilization: 0.5\n{name}: {impossible}")
+        assert both.quota.remaining == 0.5
+    assert limits_in("retry-after-ms: -5\nretry-after: 7").retry_after_s == 7
+
+
+def test_windows_of_two_vendors_are_not_joined() -> None:
+    found = limits_in("""
+        x-ratelimit-remaining-requests: 5
+        anthropic-ratelimit-requests-limit: 4000
+        anthropic-ratelimit-requests-remaining: 3990
+    """)
+    assert found.requests[1:3] == (4000, 3990)
 
 
 def test_realtime_reports_its_limits_in_an_event() -> None:

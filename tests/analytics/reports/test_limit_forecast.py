@@ -184,3 +184,16 @@ def test_old_short_and_far_series_have_no_forecast() -> None:
     length_s = samples[-1].at_s - START
     assert AHEAD * length_s < 10_410 / 2
     assert seconds_left(far, 20_000, samples[-1].at_s) is None
+
+
+def test_rounded_resets_of_one_window_are_no_resets_of_it() -> None:
+    """Responses of several clients within a second report resets that differ by a second."""
+    for seed in range(15):
+        rng, now_s, samples = random.Random(seed), 1_700_000_000.0 + seed, []
+        times = sorted(now_s - 600 + 5 * i + rng.random() * 5 for i in range(119) for _ in range(4))
+        end_s, left, before_s = now_s + 1500, 850.0, times[0]
+        for at_s in times:
+            left -= 0.1 * (at_s - before_s) * rng.uniform(0.6, 1.4)
+            before_s = at_s
+            samples.append(Sample(at_s, left, at_s + round(end_s - at_s)))
+        assert seconds_left(samples, 1000.0, now_s) is None
