@@ -71,7 +71,7 @@ class Limits(NamedTuple):
     retry_after_s: float | None = None
 
 
-_NONE = Limits()
+NO_LIMITS = Limits()
 
 
 def limits_in_headers(headers: Sequence[tuple[str, str]], at_s: float) -> Limits:
@@ -89,7 +89,7 @@ def limits_in_headers(headers: Sequence[tuple[str, str]], at_s: float) -> Limits
         elif name.startswith("retry-after"):
             sent[name] = value
     if not windows and not sent:
-        return _NONE
+        return NO_LIMITS
     retry_ms = number_in(sent.get("retry-after-ms", ""))
     wait_s = None if retry_ms is None else _known_s(retry_ms / 1e3)
     if wait_s is None and "retry-after" in sent:
@@ -114,6 +114,8 @@ def limits_in_stats(stats: Iterable[ServerStat]) -> Limits:
 
 def columns_of(limits: Limits, response_ns: int | None) -> dict[str, int | float | str | None]:
     """The columns of `streams`. `response_ns`: ns from t0 to the response."""
+    if limits is NO_LIMITS:  # nearly always
+        return {}
     found: dict[str, int | float | str | None] = {}
     for name, of in (("requests", limits.requests), ("tokens", limits.tokens), ("quota", limits.quota)):
         if of.remaining is None:

@@ -33,8 +33,8 @@ from streamgauge.simulator.incidents import INCIDENTS
         help="Share of requests with a fault, besides incidents.",
     ),
     cloup.option(
-        "--incident", type=click.Choice(["all", *INCIDENTS, "none"]), default="all", show_default=True,
-        help="Incidents to stage: one kind, or all in turn.",
+        "--incident", type=click.Choice(["all", *INCIDENTS, "none"]), metavar="KIND", default="all", show_default=True,
+        help=f"Incidents to stage: all in turn, none, or one of {', '.join(INCIDENTS)}.",
     ),
     cloup.option("--no-dashboard", is_flag=True, help="Do not start the dashboard."),
     cloup.option(

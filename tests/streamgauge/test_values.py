@@ -16,7 +16,7 @@ from streamgauge.settings.values import Duration, in_words, one_of
 
 JARGON = re.compile(
     r"Input should|String should|Value error|valid (integer|number|string|boolean|range)|pattern|pydantic|Source|"
-    r"Literal|ByteSize|SecretStr|dict\b|tuple|<=|\^|\\|\n"
+    r"Literal|ByteSize|SecretStr|\bdict\b|tuple|<=|\^|\\|\n"
 )
 WRONG = ("§", "-1x")
 VALIDATED_TEXT = {
