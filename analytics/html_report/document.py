@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -45,6 +46,7 @@ def render(
     Raises QueryError.
     """
     scope, found = None, {}
+    selection = replace(selection, began=overview.data_began(query))
     if session_ids or number_of(query, "count(*)", f"streams WHERE {selection.where()}"):
         scope = read_scope(query, selection, zone, now, session_ids)
         selection = scope.selection
@@ -62,7 +64,7 @@ def render(
     title = title or (SESSION_TITLE if session_ids and NOT_OF_SESSIONS.issubset(without) else TITLE)
     return TEMPLATES.get_template("template.html").render(
         title=title, scope=scope, found=found, selection=selection, filters=chosen, clock=clock, created=now.astimezone(zone),
-        began=overview.data_began(query),
+        began=selection.began,
     ).encode(errors="replace")  # fmt: skip
 
 

@@ -77,10 +77,9 @@ def read_scope(
 ) -> Scope:
     """Raises QueryError."""
     names: dict[str, str] = dict(query(CLIENT_NAMES).iter_rows())
-    began = overview.data_began(query)
+    began = selection.began
     if began is not None and selection.since < began < selection.until:
         selection = replace(selection, since=began.replace(microsecond=0))
-    selection = replace(selection, began=began)
     points = overview.widened(query, selection, dimension("model"))
     return Scope(
         query=lambda sql: with_client_names(query(sql), names), selection=selection, zone=zone, report=read_report(query, selection),

@@ -174,9 +174,12 @@ def _add(windows: _Windows, name: str, value: str) -> None:
 
 def _tightest(windows: _Windows, at_s: float, *, has_quota: bool) -> Limits:
     """The window with the smallest share left, of each kind."""
-    used = {key: number_in(of["utilization"]) for key, of in windows.items() if "utilization" in of}
-    used = {key: share for key, share in used.items() if share is not None and 0 <= share <= _MAX_PERCENT}
-    are_percent = any(share > MAX_SHARE for share in used.values() if share is not None)
+    used = {
+        key: share
+        for key, of in windows.items()
+        if (share := number_in(of.get("utilization", ""))) is not None and 0 <= share <= _MAX_PERCENT
+    }
+    are_percent = any(share > MAX_SHARE for share in used.values())
     found: dict[str, list[Window]] = {"requests": [], "tokens": [], "quota": []}
     for (vendor, name), of in windows.items():
         reset_s = seconds_until(of["reset"], at_s) if "reset" in of else None
