@@ -38,7 +38,7 @@ from streamgauge.analytics.decoding.stream_output import EventColumns
 from streamgauge.analytics.dialects.error_bodies import retry_delay_in
 from streamgauge.analytics.dialects.events import ServerStat, Usage
 from streamgauge.analytics.dialects.usage import details_in, faults_in, hidden_output, term
-from streamgauge.analytics.measures import stream_latency as latency
+from streamgauge.analytics.measures import stream_latency
 from streamgauge.analytics.measures.dead_letters import DeadLetters
 from streamgauge.analytics.measures.fingerprints import fingerprints, malformed_tool_calls
 from streamgauge.analytics.measures.headers import (
@@ -91,7 +91,7 @@ _EMPTY_ROW = cast("StreamRow", dict.fromkeys(STREAMS.types))
 _in_order = itemgetter(*STREAMS.types)
 _OPENED, _of_opened = read_from(Opened, OPENED)
 _CLOSED, _of_closed = read_from(Closed, CLOSED)
-_CHUNKS, _of_chunks = read_from(latency.ChunkLatencies, CHUNKS)
+_CHUNKS, _of_chunks = read_from(stream_latency.ChunkLatencies, CHUNKS)
 _UNKNOWN: dict[Times, tuple[str, ...]] = {
     "reads": (),
     "exchange": with_hint(READS, CHUNKS),
@@ -157,9 +157,11 @@ def _row(
     body = stream.body
     if body is not None:
         events = body.events
-        chunks = latency.NO_OUTPUT
+        chunks = stream_latency.NO_OUTPUT
         if events:
-            chunks = latency.chunk_latencies(events, stall, latency.output_waits(events, stream.closed))
+            chunks = stream_latency.chunk_latencies(
+                events, stall, stream_latency.output_waits(events, stream.closed)
+            )
         row["dialect"] = body.dialect
         row["provider"] = body.provider
         row["operation"] = body.operation or row["operation"]
@@ -286,19 +288,19 @@ def empty_row() -> StreamRow:
 
 
 def add_first_times(row: StreamRow, events: EventColumns) -> None:
-    row["ttfc_ns"] = latency.first_event_ns(events)
-    row["ttft_ns"] = latency.first_output_ns(events)
-    row["ttfo_ns"] = latency.first_nonreasoning_output_ns(events)
+    row["ttfc_ns"] = stream_latency.first_event_ns(events)
+    row["ttft_ns"] = stream_latency.first_output_ns(events)
+    row["ttfo_ns"] = stream_latency.first_nonreasoning_output_ns(events)
 
 
-def add_chunks(row: StreamRow, chunks: latency.ChunkLatencies) -> None:
+def add_chunks(row: StreamRow, chunks: stream_latency.ChunkLatencies) -> None:
     """Set the columns of the times between output events."""
     row["ttst_ns"] = chunks.ttst_ns
     _set(row, dict(zip(_CHUNKS, _of_chunks(chunks), strict=True)))
 
 
 def _add_body(
-    row: StreamRow, stream: FinishedStream, body: DecodedBody, chunks: latency.ChunkLatencies
+    row: StreamRow, stream: FinishedStream, body: DecodedBody, chunks: stream_latency.ChunkLatencies
 ) -> None:
     """Columns of the decoded body of a complete stream."""
     row["streamed"] = body.streamed if stream.response is not None else None
@@ -312,7 +314,7 @@ def _add_body(
         return
     kinds = events.kind
     row["terminator_ns"] = events.at_ns[kinds.index("terminal")] if "terminal" in kinds else None
-    row["last_output_ns"] = latency.last_output_ns(events)
+    row["last_output_ns"] = stream_latency.last_output_ns(events)
     _set(row, body.columns)
     add_chunks(row, chunks)
     row["violations"] = body.violations[row["outcome"] == OK and not row["aborted_after_terminal"]]
@@ -338,7 +340,7 @@ def _add_billing(row: StreamRow, body: DecodedBody) -> None:
 def add_tokens(
     row: StreamRow,
     body: DecodedBody,
-    chunks: latency.ChunkLatencies,
+    chunks: stream_latency.ChunkLatencies,
     *,
     ended_ok: bool,
     counters: Counter[str] | None = None,
@@ -373,7 +375,7 @@ def add_tokens(
         row["token_source"] = "chunks"  # noqa: S105 (tokens of text)
     last_ns = row["last_output_ns"]
     if n is not None and n > 0 and last_ns is not None:
-        rates = latency.token_rates(n, last_ns, chunks.output_span_ns)
+        rates = stream_latency.token_rates(n, last_ns, chunks.output_span_ns)
         row["itl_ns"], row["tps_user"], row["tps_e2e"] = rates
 
 
@@ -389,7 +391,7 @@ def _token_source(
     return None if output_tokens is None and input_tokens is None else "usage"
 
 
-def _usage_covers_output(body: DecodedBody, chunks: latency.ChunkLatencies) -> bool:
+def _usage_covers_output(body: DecodedBody, chunks: stream_latency.ChunkLatencies) -> bool:
     """Whether the last report of output tokens arrived with or after the last output."""
     last = chunks.last_output_seq
     return last is None or any(
@@ -404,7 +406,7 @@ def _output_waits(finished: Sequence[FinishedStream]) -> pl.DataFrame:
             (stream.stream_id, *wait)
             for stream in finished
             if stream.body is not None and stream.closed is not None and stream.closed.waits
-            for wait in latency.output_waits(stream.body.events, stream.closed)
+            for wait in stream_latency.output_waits(stream.body.events, stream.closed)
         ],
     )
 

@@ -28,7 +28,7 @@ from typing import Any
 
 import polars as pl
 
-from streamgauge.analytics.query import query_errors as errors
+from streamgauge.analytics.query import query_errors
 from streamgauge.analytics.query.answers import decode, to_polars
 from streamgauge.analytics.query.catalog_copy import LOCK_WAIT_S, CatalogCopy, identity_of
 from streamgauge.analytics.query.child_process import (
@@ -166,7 +166,7 @@ class QueryPool:
         with self._lock:
             is_free = self._slots.acquire(blocking=False)
             if not is_free and self._waiting >= self.limits.waiting:
-                raise errors.QueryRejected(
+                raise query_errors.QueryRejected(
                     f"busy: {self._waiting} queries are already waiting. Try again in a few seconds."
                 )
             self._waiting += not is_free
@@ -176,7 +176,7 @@ class QueryPool:
                 with self._lock:
                     self._waiting -= 1
             if not is_free:
-                raise errors.QueryTimeout(
+                raise query_errors.QueryTimeout(
                     f"busy: the query waited {timeout_s:g} s for {self.limits.concurrent} others to finish. Try again later."
                 )
             yield
@@ -196,7 +196,7 @@ class QueryPool:
                     child.kill()
                 raise late
             child.wait_ready()
-        except errors.QueryError:
+        except query_errors.QueryError:
             self._release(child)
             raise
         self._has_started = True
@@ -207,11 +207,11 @@ class QueryPool:
     ) -> bytes:
         remaining_s = deadline_s - time.monotonic()
         if remaining_s <= 0:
-            raise errors.too_slow(timeout_s)
+            raise query_errors.too_slow(timeout_s)
         call = child.call(request | {"timeout_s": remaining_s}, deadline_s + GRACE_S)
         if not call.done.wait(max(0.0, deadline_s + GRACE_S - time.monotonic())):
             child.kill()
-            raise errors.too_slow(timeout_s)
+            raise query_errors.too_slow(timeout_s)
         answer = call.answer
         if isinstance(answer, Died):
             if call.shared:  # another query may be the cause, so only one that fails alone is at fault
@@ -223,11 +223,11 @@ class QueryPool:
         has_grown = int(header.get("grown_bytes", 0)) > self.limits.memory_bytes * 3 // 4
         child.retired |= has_grown or bool(header.get("broken"))
         if "error" in header:
-            error = errors.of_kind(header["error"], header.get("message"), header.get("position"))
+            error = query_errors.of_kind(header["error"], header.get("message"), header.get("position"))
             # Compaction may have removed a file of the snapshot.
-            if isinstance(error, errors.StoreUnavailable):
+            if isinstance(error, query_errors.StoreUnavailable):
                 raise _Repeat(error, alone=False)
-            raise errors.too_slow(timeout_s) if isinstance(error, errors.QueryTimeout) else error
+            raise query_errors.too_slow(timeout_s) if isinstance(error, query_errors.QueryTimeout) else error
         return body
 
     @property
@@ -258,9 +258,9 @@ class QueryPool:
         try:
             identity = identity_of(catalog)
         except FileNotFoundError:
-            raise errors.no_tables(self._location) from None
+            raise query_errors.no_tables(self._location) from None
         except OSError as e:
-            raise errors.StoreUnavailable(
+            raise query_errors.StoreUnavailable(
                 f"cannot read the store {self._location.label}: {e.strerror}."
             ) from None
         if self._copy is not None:
@@ -271,7 +271,7 @@ class QueryPool:
                     child.retired = True
                 self.identity = identity
 
-    def _assign(self, alone: bool, latest_s: float, late: errors.QueryError) -> ChildProcess:
+    def _assign(self, alone: bool, latest_s: float, late: query_errors.QueryError) -> ChildProcess:
         """A child that can take another query, or a new one. Raises `late` if the starter needs longer than `latest_s`."""
         if not alone and (child := self._free()) is not None:
             return child
@@ -288,7 +288,7 @@ class QueryPool:
                 started.add_done_callback(self._release_started)
             raise late from None
         except (OSError, RuntimeError) as e:
-            raise errors.StoreUnavailable(f"cannot start a query process: {e}. Try again.") from None
+            raise query_errors.StoreUnavailable(f"cannot start a query process: {e}. Try again.") from None
 
     def _release_started(self, started: Future[ChildProcess]) -> None:
         """Release a child that the starter assigned after its query had given up."""
@@ -336,7 +336,7 @@ class QueryPool:
             self._start(alone=False, running=0)
 
     def _warm_up(self) -> None:
-        with contextlib.suppress(errors.QueryError, OSError):
+        with contextlib.suppress(query_errors.QueryError, OSError):
             self.refresh()
             self._start_spare()
 
@@ -361,40 +361,40 @@ class QueryPool:
                 child.kill()
         self._children = [c for c in self._children if c.alive or c.running]
 
-    def _ended(self, died: Died) -> errors.QueryError:
+    def _ended(self, died: Died) -> query_errors.QueryError:
         if self._closed:
             return _closed()
         name = died.signal_name
         if name == "SIGXCPU":
-            return errors.QueryTimeout(
+            return query_errors.QueryTimeout(
                 f"query stopped: it used more than {self.limits.cpu_s} s of CPU time. "
                 "Narrow the time range or aggregate first."
             )
         if name in ("SIGKILL", "SIGABRT") or "bad_alloc" in died.reason or "MemoryError" in died.reason:
-            return errors.too_much_memory(self.limits.memory_bytes)
+            return query_errors.too_much_memory(self.limits.memory_bytes)
         if name is not None:
-            return errors.QueryRejected(
+            return query_errors.QueryRejected(
                 f"query failed: DuckDB crashed with signal {name}. Values or expressions nested deeper than the stack are the "
                 "usual cause: nest them less."
             )
-        return errors.QueryRejected(
+        return query_errors.QueryRejected(
             f"query failed: it ended its process: {died.reason}. Simplify the statement."
         )
 
 
-def _busy(waited_s: float) -> errors.QueryTimeout:
-    return errors.QueryTimeout(
+def _busy(waited_s: float) -> query_errors.QueryTimeout:
+    return query_errors.QueryTimeout(
         f"busy: no query process was ready within {waited_s:.3g} s. Try again in a few seconds."
     )
 
 
-def _closed() -> errors.StoreUnavailable:
-    return errors.StoreUnavailable("cannot run the query: the query pool is closed.")
+def _closed() -> query_errors.StoreUnavailable:
+    return query_errors.StoreUnavailable("cannot run the query: the query pool is closed.")
 
 
 class _Repeat(Exception):
     """Another query or a compaction may have caused the failure. `error` is raised if the query fails again."""
 
-    def __init__(self, error: errors.QueryError, *, alone: bool) -> None:
+    def __init__(self, error: query_errors.QueryError, *, alone: bool) -> None:
         self.error = error
         self.alone = alone

@@ -24,8 +24,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
-from streamgauge.analytics.query import pipe_messages, sandbox
-from streamgauge.analytics.query import query_errors as errors
+from streamgauge.analytics.query import pipe_messages, query_errors, sandbox
 from streamgauge.analytics.query.child_process import MESSAGE_OVERHEAD_BYTES, MIB, ChildOptions
 from streamgauge.analytics.query.query_socket import MAX_RENDERED_BYTES
 
@@ -72,9 +71,9 @@ def run_child(start: Callable[[ChildOptions, dict[str, Any], Send], Receive]) ->
         )  # before the start, or hostile statements that end their children keep the CPUs busy
     try:
         receive = start(options, first[0], send)
-    except (errors.QueryError, OSError) as e:
-        error = e if isinstance(e, errors.QueryError) else errors.StoreUnavailable(str(e))
-        send(errors.to_wire(error, *options.hidden))
+    except (query_errors.QueryError, OSError) as e:
+        error = e if isinstance(e, query_errors.QueryError) else query_errors.StoreUnavailable(str(e))
+        send(query_errors.to_wire(error, *options.hidden))
         return 1
     send({"ready": True})
     while (
@@ -147,17 +146,17 @@ class _Worker:
     def _run(self, request: dict[str, Any]) -> None:
         header: dict[str, Any] = {"id": request["id"]}
         body: bytes | memoryview = b""
-        error: errors.QueryError | None = None
+        error: query_errors.QueryError | None = None
         try:
             body = self._answer(request)
-        except (errors.QueryOutOfMemory, MemoryError):
-            error = errors.too_much_memory(self._limits.memory_bytes)
-        except errors.QueryError as e:
+        except (query_errors.QueryOutOfMemory, MemoryError):
+            error = query_errors.too_much_memory(self._limits.memory_bytes)
+        except query_errors.QueryError as e:
             error = e
         except BaseException as e:  # the parent waits for an answer
-            error = errors.QueryRejected(f"query failed: {type(e).__name__}: {e}")
+            error = query_errors.QueryRejected(f"query failed: {type(e).__name__}: {e}")
         if error is not None:
-            header |= errors.to_wire(error, *self._options.hidden) | {"broken": _is_broken(error)}
+            header |= query_errors.to_wire(error, *self._options.hidden) | {"broken": _is_broken(error)}
         header["grown_bytes"] = sandbox.address_space_bytes() - self._base_bytes
         self._send(header, body)
 
@@ -172,7 +171,7 @@ class _Worker:
         )
         max_bytes = self._limits.max_answer_bytes
         if table.nbytes > max_bytes:
-            raise _too_large(errors.QueryRejected, max_bytes)
+            raise _too_large(query_errors.QueryRejected, max_bytes)
         return encode(table) if request.get("form") is None else _rendered(table, request["form"])
 
 
@@ -185,19 +184,19 @@ def _rendered(table: pa.Table, form: str) -> bytes:
         rendered = render(to_polars(decode(encode(table), untrusted=False)), form)
         if len(rendered) <= MAX_RENDERED_BYTES:
             return rendered
-    raise _too_large(errors.AnswerTooLarge, MAX_RENDERED_BYTES)
+    raise _too_large(query_errors.AnswerTooLarge, MAX_RENDERED_BYTES)
 
 
-def _too_large(kind: type[errors.QueryRejected], max_bytes: int) -> errors.QueryRejected:
+def _too_large(kind: type[query_errors.QueryRejected], max_bytes: int) -> query_errors.QueryRejected:
     """The error of an answer that is too large."""
     return kind(
         f"the answer is larger than {max_bytes // MIB} MiB. Select fewer columns, aggregate or add a LIMIT."
     )
 
 
-def _is_broken(error: errors.QueryError) -> bool:
+def _is_broken(error: query_errors.QueryError) -> bool:
     """After an internal error DuckDB accepts no further statement."""
-    return isinstance(error, errors.QueryOutOfMemory) or any(
+    return isinstance(error, query_errors.QueryOutOfMemory) or any(
         f"{kind} Error" in str(error) for kind in ("INTERNAL", "FATAL")
     )
 

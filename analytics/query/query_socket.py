@@ -23,8 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamgauge.analytics.query import pipe_messages
-from streamgauge.analytics.query import query_errors as errors
+from streamgauge.analytics.query import pipe_messages, query_errors
 from streamgauge.analytics.storage.location import StoreLocation
 
 if TYPE_CHECKING:  # the client starts without them
@@ -97,21 +96,21 @@ def ask(data: Path, sql: str, form: str, *, max_rows: int, timeout_s: float) -> 
         if greeting is None:
             raise NotListening("the connection was closed")
         if "error" in greeting[0]:
-            raise errors.of_kind(greeting[0]["error"], greeting[0].get("message"))
+            raise query_errors.of_kind(greeting[0]["error"], greeting[0].get("message"))
         _limit_waits(connection, timeout_s + GRACE_S)
         request = {"sql": sql, "form": form, "max_rows": max_rows, "timeout_s": timeout_s}
         try:
             pipe_messages.send(connection.fileno(), request)
             answer = pipe_messages.receive(connection.fileno(), MAX_RENDERED_BYTES)
         except BlockingIOError:
-            raise errors.too_slow(timeout_s) from None
+            raise query_errors.too_slow(timeout_s) from None
         except (OSError, pipe_messages.BrokenMessage) as e:
             raise NotListening(str(e)) from None
     if answer is None:
         raise NotListening("the connection was closed")
     header, body = answer
     if "error" in header:
-        raise errors.of_kind(header["error"], header.get("message"), header.get("position"))
+        raise query_errors.of_kind(header["error"], header.get("message"), header.get("position"))
     return body
 
 
@@ -168,7 +167,7 @@ class QueryServer:
     def _warm_up(self) -> None:
         """Start the query process and load the libraries that render, which would delay the first query by half a second."""
         if not self._closed.wait(WARM_UP_AFTER_S):
-            with contextlib.suppress(errors.QueryError):
+            with contextlib.suppress(query_errors.QueryError):
                 self._rendered({"sql": "SELECT 1", "form": "table", "max_rows": 1, "timeout_s": WARM_UP_S})
 
     def query(self, sql: str) -> pl.DataFrame:
@@ -181,7 +180,7 @@ class QueryServer:
 
         with self._lock:
             if self._closed.is_set():
-                raise errors.StoreUnavailable("cannot run the query: analytics stops.")
+                raise query_errors.StoreUnavailable("cannot run the query: analytics stops.")
             if self._pool is None:
                 self._pool = QueryPool(self._location, untrusted=False, niceness=OWN_NICENESS)
             return self._pool
@@ -217,12 +216,12 @@ class QueryServer:
 
     def _refuse(self, connection: socket.socket) -> None:
         self._refused += 1
-        busy = errors.QueryTimeout(
+        busy = query_errors.QueryTimeout(
             f"busy: {MAX_CONNECTIONS} queries are already running. Try again in a few seconds."
         )
         with connection, contextlib.suppress(OSError):
             _limit_waits(connection, GREETING_S)
-            pipe_messages.send(connection.fileno(), errors.to_wire(busy))
+            pipe_messages.send(connection.fileno(), query_errors.to_wire(busy))
 
     def _serve(self, connection: socket.socket) -> None:
         with connection:
@@ -240,7 +239,7 @@ class QueryServer:
     def _answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         try:
             return {}, self._rendered(request)
-        except errors.QueryError as e:
-            return errors.to_wire(e), b""
+        except query_errors.QueryError as e:
+            return query_errors.to_wire(e), b""
         except (KeyError, TypeError, ValueError) as e:
-            return errors.to_wire(errors.QueryRejected(f"cannot read the request: {e!r}.")), b""
+            return query_errors.to_wire(query_errors.QueryRejected(f"cannot read the request: {e!r}.")), b""

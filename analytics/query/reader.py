@@ -27,8 +27,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamgauge.analytics.query import open_streams_view
-from streamgauge.analytics.query import query_errors as errors
+from streamgauge.analytics.query import open_streams_view, query_errors
 from streamgauge.analytics.query.open_streams_view import OpenStreamsView
 from streamgauge.analytics.query.statement_filter import position_of_byte, without_explain
 from streamgauge.analytics.schema.ddl import statements
@@ -86,7 +85,7 @@ class Reader:
         catalog = catalog or location.catalog
         for store, file in ((location, catalog), *((other, other.catalog) for other in others)):
             if file is not None and not file.is_file():  # ATTACH would create it
-                raise errors.no_tables(store)
+                raise query_errors.no_tables(store)
         self._is_closed = False
         self._idle: dict[bool, list[tuple[duckdb.DuckDBPyConnection, OpenStreamsView]]] = {
             False: [],
@@ -111,7 +110,7 @@ class Reader:
                 f"SELECT 1 FROM duckdb_tables() WHERE {OF_STORE} AND table_name = 'streams'"
             ).fetchall()
             if not found:  # analytics creates the catalog before its tables
-                raise errors.no_tables(location)
+                raise query_errors.no_tables(location)
             check_version(connection, location)
             self.data_path = data_path_of(connection)
             """The tables folder, with a slash at the end."""
@@ -122,10 +121,10 @@ class Reader:
             connection.execute(self._search_path)
             if lock_down:
                 self.lock_down()
-        except (OSError, duckdb.Error, errors.QueryError) as e:
+        except (OSError, duckdb.Error, query_errors.QueryError) as e:
             connection.close()
-            is_known = isinstance(e, errors.QueryError)
-            raise e if is_known else errors.StoreUnavailable(message(e, location)) from None
+            is_known = isinstance(e, query_errors.QueryError)
+            raise e if is_known else query_errors.StoreUnavailable(message(e, location)) from None
 
     def _combine(self, others: Sequence[StoreLocation]) -> None:
         """Attach the other stores and create the unions and views. Raises OSError and duckdb.Error."""
@@ -214,9 +213,9 @@ class Reader:
         except duckdb.Error as e:
             raise self.translated(e, timeout_s, sql) from None
         except MemoryError:
-            raise errors.too_much_memory(self._memory_limit_bytes) from None
+            raise query_errors.too_much_memory(self._memory_limit_bytes) from None
         except pa.ArrowException as e:
-            raise errors.not_convertible(e) from None
+            raise query_errors.not_convertible(e) from None
         if without_explain(sql) != sql:  # the plan of a view names the tables below it
             place = result.schema.get_field_index("explain_value")
             shown = "(internal)".ljust(
@@ -228,22 +227,22 @@ class Reader:
             raise too_many_rows(max_rows)
         return result
 
-    def translated(self, error: duckdb.Error, timeout_s: float, sql: str = "") -> errors.QueryError:
+    def translated(self, error: duckdb.Error, timeout_s: float, sql: str = "") -> query_errors.QueryError:
         """The QueryError for an error of DuckDB. `sql`: the statement that `limited` wrapped."""
         if isinstance(error, duckdb.InterruptException):
-            return errors.too_slow(timeout_s)
+            return query_errors.too_slow(timeout_s)
         plain, position = _decoded(error)
         text = message(plain, self._location)
         if isinstance(error, duckdb.OutOfMemoryException) or any(part in text for part in _NO_MEMORY):
-            return errors.too_much_memory(self._memory_limit_bytes)
+            return query_errors.too_much_memory(self._memory_limit_bytes)
         if "Unsupported Arrow type" in text:
-            return errors.not_convertible(plain)
+            return query_errors.not_convertible(plain)
         if isinstance(error, duckdb.IOException) or any(reason in text for reason in _UNREADABLE):
-            return errors.StoreUnavailable(f"cannot read the store {self._location.label}: {text}")
+            return query_errors.StoreUnavailable(f"cannot read the store {self._location.label}: {text}")
         if not isinstance(error, duckdb.ParserException):
             position = _position(position, sql)
         # The parser counts characters, of the statement before it is wrapped. All others count bytes, of the wrapped one.
-        return errors.QueryRejected(text, position=position)
+        return query_errors.QueryRejected(text, position=position)
 
     def close(self) -> None:
         """Close the database. Running queries end with an error."""
@@ -257,9 +256,9 @@ class Reader:
                 idle.pop()[0].close()
 
 
-def too_many_rows(max_rows: int) -> errors.QueryRejected:
+def too_many_rows(max_rows: int) -> query_errors.QueryRejected:
     """The error for an answer of more than `max_rows` rows."""
-    return errors.QueryRejected(
+    return query_errors.QueryRejected(
         f"cannot return the answer: it has more than {max_rows} rows. Aggregate, add a LIMIT or raise the row limit."
     )
 
@@ -272,14 +271,14 @@ def limited(cursor: duckdb.DuckDBPyConnection, sql: str, max_rows: int) -> str:
     selected = without_explain(sql)
     statements = cursor.extract_statements(selected)
     if len(statements) != 1:
-        raise errors.not_one_statement(len(statements))
+        raise query_errors.not_one_statement(len(statements))
     if statements[0].type != duckdb.StatementType.SELECT:
-        raise errors.QueryRejected(errors.READ_ONLY)
+        raise query_errors.QueryRejected(query_errors.READ_ONLY)
     # A subquery leaves the statement's own ORDER BY and LIMIT as they are. The line breaks end its `--` comments.
     wrapped = f"{_WRAPPER}{_inner(statements[0].query)}\n) LIMIT {max_rows + 1}"
     # Parsed again, because this is the text that runs.
     if (count := len(cursor.extract_statements(wrapped))) != 1:
-        raise errors.not_one_statement(count)
+        raise query_errors.not_one_statement(count)
     return wrapped if selected == sql else sql
 
 

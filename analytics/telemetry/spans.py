@@ -28,7 +28,7 @@ from opentelemetry.trace.status import Status, StatusCode
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.decoding.decoded_body import DecodedBody
 from streamgauge.analytics.decoding.stream_output import ToolCall
-from streamgauge.analytics.measures import stream_latency as latency
+from streamgauge.analytics.measures import stream_latency
 from streamgauge.analytics.measures.outcome import LOST
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.telemetry.semconv import NAMESPACE, Names
@@ -167,10 +167,10 @@ class SpanBuilder:
                 marks.append((at_ns, NAMESPACE + name, more or {}))
 
         columns = body.events
-        mark(latency.first_event_ns(columns), "first_chunk")
+        mark(stream_latency.first_event_ns(columns), "first_chunk")
         if body.columns["reasoning_chars"]:
             mark(_time_of("reasoning", columns.kind, columns.at_ns), "first_reasoning")
-        mark(latency.first_nonreasoning_output_ns(columns), "first_output")
+        mark(stream_latency.first_nonreasoning_output_ns(columns), "first_output")
         mark(body.audio.first_ns, "first_audio")
         tools = _tool_calls(body)
         if tools and row["outcome"] != LOST.outcome:
@@ -178,10 +178,10 @@ class SpanBuilder:
                 mark(tool.began_ns, "tool_call", {self._names.tool_name: tool.name} if tool.name else None)
             if len(tools) > MAX_TOOL_CALLS:
                 attributes[NAMESPACE + "tool_calls_not_shown"] = len(tools) - MAX_TOOL_CALLS
-        waits = latency.output_waits(columns, stream.closed)
+        waits = stream_latency.output_waits(columns, stream.closed)
         median_gap_ns = row["icl_p50_ns"]
         if median_gap_ns is not None and (row["stall_count"] or waits):
-            stalls = latency.stalls_of(columns, median_gap_ns, self._stall, waits)
+            stalls = stream_latency.stalls_of(columns, median_gap_ns, self._stall, waits)
             for at_ns, gap_ns, cause, _ in stalls[:MAX_STALLS]:
                 more = {NAMESPACE + "stall.duration": gap_ns / 1e9, NAMESPACE + "stall.cause": cause}
                 mark(at_ns, "stall", more)
@@ -219,7 +219,7 @@ class SpanBuilder:
         if body is None or row["outcome"] == LOST.outcome or headers is None or not row["streamed"]:
             return found
         columns = body.events
-        first, last = latency.first_output_ns(columns), latency.last_output_ns(columns)
+        first, last = stream_latency.first_output_ns(columns), stream_latency.last_output_ns(columns)
         add("wait for first output", headers, first if first is not None else body.terminal_ns or end_ns)
         if body.dialect.startswith("lmstudio"):
             loading = [
@@ -234,7 +234,7 @@ class SpanBuilder:
         )
         if began is not None:
             add("reasoning", began, _time_of("reasoning", columns.kind[::-1], columns.at_ns[::-1]))
-        output_ns = latency.first_nonreasoning_output_ns(columns)
+        output_ns = stream_latency.first_nonreasoning_output_ns(columns)
         if output_ns is not None:
             add("output", output_ns, last)
         for tool in _tool_calls(body)[:MAX_TOOL_CALLS]:

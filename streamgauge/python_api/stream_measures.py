@@ -14,7 +14,7 @@ import polars as pl
 from streamgauge.analytics.decoding.decoded_body import DecodedBody
 from streamgauge.analytics.decoding.stream_output import EventColumns
 from streamgauge.analytics.dialects.events import OUTPUT_KINDS
-from streamgauge.analytics.measures import stream_latency as latency
+from streamgauge.analytics.measures import stream_latency
 from streamgauge.analytics.measures.measure import add_chunks, add_first_times, add_tokens, empty_row
 from streamgauge.analytics.measures.outcome import Verdict
 from streamgauge.analytics.schema.stall_limit import StallLimit
@@ -112,26 +112,26 @@ def measure(events: Any, *, output_tokens: int | None = None) -> Measures:
     (20000000.0, 50.0)
     """
     columns = _columns_of(_rows_of(events))
-    chunks = latency.chunk_latencies(columns, _DEFAULT_STALL)
+    chunks = stream_latency.chunk_latencies(columns, _DEFAULT_STALL)
     tokens = chunks.listed_tokens or None if output_tokens is None else output_tokens
     row = empty_row()
-    last_ns = row["last_output_ns"] = latency.last_output_ns(columns)
+    last_ns = row["last_output_ns"] = stream_latency.last_output_ns(columns)
     row["output_tokens"] = tokens
     if tokens and last_ns is not None:
-        rates = latency.token_rates(tokens, last_ns, chunks.output_span_ns)
+        rates = stream_latency.token_rates(tokens, last_ns, chunks.output_span_ns)
         row["itl_ns"], row["tps_user"], row["tps_e2e"] = rates
     return _measures(columns, chunks, row)
 
 
 def measures_of_body(body: DecodedBody, verdict: Verdict) -> Measures:
     """The measures of a decoded response with times."""
-    chunks, row = latency.chunk_latencies(body.events, _DEFAULT_STALL), empty_row()
-    row["last_output_ns"] = latency.last_output_ns(body.events)
+    chunks, row = stream_latency.chunk_latencies(body.events, _DEFAULT_STALL), empty_row()
+    row["last_output_ns"] = stream_latency.last_output_ns(body.events)
     add_tokens(row, body, chunks, ended_ok=verdict.outcome == "ok")
     return _measures(body.events, chunks, row)
 
 
-def _measures(columns: EventColumns, chunks: latency.ChunkLatencies, row: StreamRow) -> Measures:
+def _measures(columns: EventColumns, chunks: stream_latency.ChunkLatencies, row: StreamRow) -> Measures:
     row["event_count"] = len(columns)
     row["output_event_count"] = sum(map(OUTPUT_KINDS.__contains__, columns.kind))
     add_first_times(row, columns)
