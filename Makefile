@@ -11,7 +11,7 @@ UPSTREAM ?= http://localhost:4000
 BASE ?= HEAD
 # Processes that compile the product at each start cost minutes of the tests.
 unexport PYTHONDONTWRITEBYTECODE
-TYPED := $(shell find ingest -name '*.pyx' -o -name '*.pxd')
+TYPED := $(shell find streamgauge/ingest -name '*.pyx' -o -name '*.pxd')
 COMPILED := $(TYPED) $(wildcard $(patsubst %.pxd,%.py,$(TYPED)))
 # Tests of processes do not depend on the code that these run.
 PROCESSES := tests/ingest/tap/test_main.py tests/ingest/tap/test_supervisor.py
@@ -111,5 +111,5 @@ lock: setup ## update the lock files from pyproject.toml
 	deploy/setup/lock
 
 clean: ## remove everything that make created
-	find ingest -name '*.so' -delete
+	find streamgauge/ingest -name '*.so' -delete
 	rm -rf .venv .venv-litellm .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist site

@@ -8,7 +8,6 @@ from pathlib import Path
 import streamgauge
 
 ROOT = Path(__file__).resolve().parent.parent
-OURS = ("ingest", "analytics", "dashboard", "streamgauge")
 
 
 def test_settings_and_their_imports_need_no_duckdb() -> None:
@@ -30,7 +29,7 @@ def test_no_installed_package_shadows_ours() -> None:
 def test_the_folders_are_imported_under_one_name() -> None:
     """A module under two names would be two modules, with two sets of classes."""
     for name in ("ingest", "analytics", "dashboard"):
-        assert (ROOT / "streamgauge" / name).readlink() == Path("..", name)
+        assert (ROOT / name).readlink() == Path("streamgauge", name)
 
 
 def test_no_dashboard_file_shadows_an_importable_module() -> None:
@@ -41,33 +40,31 @@ def test_no_dashboard_file_shadows_an_importable_module() -> None:
 
 
 def test_every_source_file_has_a_docstring() -> None:
-    for package in OURS:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            assert ast.get_docstring(ast.parse(path.read_text())), path.relative_to(ROOT)
+    for path in sorted((ROOT / "streamgauge").rglob("*.py")):
+        assert ast.get_docstring(ast.parse(path.read_text())), path.relative_to(ROOT)
 
 
 def test_no_child_process_imports_from_the_current_folder() -> None:
     """With `python -m`, a folder named `ingest` in the current folder would be run, unless there is a `-P`."""
     found = []
-    for package in OURS:
-        for path in (ROOT / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                arguments = node.args if isinstance(node, ast.Call) else getattr(node, "elts", [])
-                match [ast.unparse(a) for a in arguments[:2]]:
-                    case ["sys.executable", option]:
-                        found.append((path.name, option))
+    for path in (ROOT / "streamgauge").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            arguments = node.args if isinstance(node, ast.Call) else getattr(node, "elts", [])
+            match [ast.unparse(a) for a in arguments[:2]]:
+                case ["sys.executable", option]:
+                    found.append((path.name, option))
     assert len(found) >= 4
     assert [f for f in found if f[1] not in ("'-P'", "'-I'")] == []
 
 
 THREADS_WITHOUT_GUARD = {
-    "ingest/guards.py",  # guarded_thread itself
-    "analytics/query/child_process.py",  # ends with its child process, which is then replaced
-    "analytics/query/query_socket.py",  # one per query, under the guard `queries`, and one that ends after the warm-up
-    "analytics/query/reader.py",  # one per query
+    "streamgauge/ingest/guards.py",  # guarded_thread itself
+    "streamgauge/analytics/query/child_process.py",  # ends with its child process, which is then replaced
+    "streamgauge/analytics/query/query_socket.py",  # one per query, under the guard `queries`, and one that ends after the warm-up
+    "streamgauge/analytics/query/reader.py",  # one per query
 }
 TASKS_WITHOUT_GUARD = {
-    "ingest/tap/connections/upstream_connection.py",  # one per connection
+    "streamgauge/ingest/tap/connections/upstream_connection.py",  # one per connection
     "streamgauge/commands/demo_run.py",  # ends the demo
     "streamgauge/simulator/connection.py",
     "streamgauge/simulator/socket_sessions.py",
@@ -78,16 +75,15 @@ TASKS_WITHOUT_GUARD = {
 def test_threads_and_endless_tasks_have_guards() -> None:
     """A thread without a guard ends silently at its first exception: use `streamgauge.ingest.guards`."""
     threads, tasks = set(), set()
-    for package in OURS:
-        for path in (ROOT / package).rglob("*.py"):
-            name = path.relative_to(ROOT).as_posix()
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                    if ast.unparse(node.func) == "threading.Thread":
-                        threads.add(name)
-                    elif node.func.attr in ("create_task", "ensure_future") and not ast.unparse(
-                        node.args[0]
-                    ).startswith("guarded_task("):
-                        tasks.add(name)
+    for path in (ROOT / "streamgauge").rglob("*.py"):
+        name = path.relative_to(ROOT).as_posix()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                if ast.unparse(node.func) == "threading.Thread":
+                    threads.add(name)
+                elif node.func.attr in ("create_task", "ensure_future") and not ast.unparse(
+                    node.args[0]
+                ).startswith("guarded_task("):
+                    tasks.add(name)
     assert threads == THREADS_WITHOUT_GUARD
     assert tasks == TASKS_WITHOUT_GUARD

@@ -100,23 +100,20 @@ def test_how_to_example_is_one_file_in_a_copy_of_the_tree(tmp_path: Path) -> Non
         re.findall(rf"```{kind}\n(.*?)```", HOW_TO, re.DOTALL)[0] for kind in ("python", "text", "json")
     )
     for folder in (
-        "analytics",
-        "dashboard",
         "deploy",
         "docs",
-        "ingest",
         "streamgauge",
         "tests/analytics/captures",
     ):
         ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True, ignore=ignored)
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
     for file in ("pyproject.toml", "README.md", "mkdocs.yml", "LICENSE"):
         shutil.copy(ROOT / file, tmp_path)
     recording = tmp_path / "tests" / "analytics" / "captures" / "acme" / "talk.sse"
     recording.parent.mkdir()
     recording.write_text(body + "\n")
     recording.with_suffix(".json").write_text(sidecar)
-    (tmp_path / "analytics" / "dialects" / "acme_talk.py").write_text(code)
+    (tmp_path / "streamgauge" / "analytics" / "dialects" / "acme_talk.py").write_text(code)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
 
     def run(*arguments: str | Path) -> str:
@@ -133,8 +130,8 @@ def test_how_to_example_is_one_file_in_a_copy_of_the_tree(tmp_path: Path) -> Non
         and (not (was := ROOT / path.relative_to(tmp_path)).exists() or was.read_bytes() != path.read_bytes())
     }  # fmt: skip
     assert changed == {
-        "analytics/dialects/acme_talk.py", "tests/analytics/captures/acme/talk.json",
-        "docs/reference/dialects.md", "ingest/redaction/json_keys.json",
+        "streamgauge/analytics/dialects/acme_talk.py", "tests/analytics/captures/acme/talk.json",
+        "docs/reference/dialects.md", "streamgauge/ingest/redaction/json_keys.json",
     }  # fmt: skip
     assert "| Acme | `acme` | `acme_talk` |" in (tmp_path / "docs" / "reference" / "dialects.md").read_text()
 

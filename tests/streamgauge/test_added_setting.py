@@ -24,8 +24,8 @@ ADDED = {
         '    stall_colour: Literal["red", "blue"] = _setting(\n'
         '        MEASUREMENT, "analyze", "COLOUR", "Colour of stalls.", default="red")\n',
     ),
-    "analytics/options.py": ("    client_key: bytes", "    stall_colour: str\n"),
-    "analytics/main.py": (
+    "streamgauge/analytics/options.py": ("    client_key: bytes", "    stall_colour: str\n"),
+    "streamgauge/analytics/main.py": (
         "def run(options: AnalyzeOptions",
         "def colour_of(options: AnalyzeOptions) -> str:\n    return options.stall_colour\n\n\n",
     ),
@@ -43,10 +43,7 @@ print(colour_of(analyze_options(load({}))))
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the program with another setting."""
     found = tmp_path_factory.mktemp("tree")
-    for package in ("ingest", "analytics", "dashboard", "streamgauge"):
-        shutil.copytree(
-            ROOT / package, found / package, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
-        )
+    shutil.copytree(ROOT / "streamgauge", found / "streamgauge", ignore=shutil.ignore_patterns("__pycache__"))
     for name, (before, text) in ADDED.items():
         path = found / name
         source = path.read_text()
