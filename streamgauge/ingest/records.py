@@ -83,6 +83,40 @@ class ResponseHeaders(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """When the final (not 1xx) response head was complete."""
 
 
+SegmentKind = Literal[
+    "model",  # the model's name
+    "settings",  # a parameter that is part of the cached prefix, such as `tool_choice` or `thinking`
+    "tool",  # a tool's definition
+    "system",  # a block of the system text or of the instructions
+    "text",  # of a message
+    "image",
+    "audio",
+    "file",
+    "reasoning",
+    "tool_call",
+    "tool_result",
+    "other",
+]
+
+
+class Segment(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """One part of a prompt, without its text. Segments stand in the order in which the model reads them."""
+
+    kind: SegmentKind
+    name: str | None
+    """Of a tool, of the tool that is called, or of the parameter."""
+    message: int
+    """Number of its message from 0. −1: before the messages."""
+    size: int
+    """In bytes, as in the body."""
+    hash: bytes
+    """Keyed hash of its bytes without cache marks: 8 bytes."""
+    role: str | None = None
+    """Of its message."""
+    mark: str | None = None
+    """The cache mark that it carries: its `ttl`, or its type if that has no `ttl`."""
+
+
 class RequestAnatomy(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What a request body says about its conversation in texts and ids (`streamgauge.ingest.request_anatomy`)."""
 
@@ -97,6 +131,10 @@ class RequestAnatomy(msgspec.Struct, array_like=True, frozen=True, gc=False):
     result. 1: no repetition. 0: unknown."""
     repeated_tool: str | None = None
     """The name of that tool."""
+    segments: list[Segment] | None = None
+    """The prompt. None: unknown."""
+    left_out: int = 0
+    """Segments that are missing at the end, because there are too many."""
 
 
 class Conversation(msgspec.Struct, array_like=True, frozen=True, gc=False):
