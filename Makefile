@@ -59,6 +59,7 @@ format: setup ## format the code
 
 types: setup ## check types with mypy
 	$(PY) -m mypy
+	$(PY) -m mypy --platform darwin
 
 test: test-setup lint types ## run all tests (25 minutes on two cores, and at the first time the set-up)
 	$(PY) -m pytest -m "not slow" $(PARALLEL) $(ARGS) $(AGAIN)

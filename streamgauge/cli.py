@@ -196,13 +196,9 @@ def _exit_with_parent() -> None:
     parent = os.environ.pop("STREAMGAUGE_PARENT", None)
     if parent is None:
         return
-    import ctypes
-    import signal
+    from streamgauge.ingest.processes import end_with_parent
 
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
-    if os.getppid() != int(parent):  # the parent ended before the prctl call, so that no signal will come
-        signal.raise_signal(signal.SIGTERM)
+    end_with_parent(int(parent))
 
 
 LIBRARIES = ("duckdb", "polars", "kafka-python", "opentelemetry-sdk", "streamlit", "uvloop", "msgspec")

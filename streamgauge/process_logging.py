@@ -14,6 +14,7 @@ import sys
 from datetime import UTC, datetime
 
 from streamgauge.ingest.log_lines import LogFormatter, error_kind, log_uncaught, without_values
+from streamgauge.ingest.system_files import file_in_memory
 
 VARIABLE = "_STREAMGAUGE_LAST_ERROR_FD"
 MAX_BYTES = 1024
@@ -24,7 +25,7 @@ class LastError:
 
     def __init__(self, part: str) -> None:
         """Raises OSError, for example without a free descriptor."""
-        self.descriptor = os.memfd_create(f"streamgauge-{part}")
+        self.descriptor = file_in_memory(f"streamgauge-{part}")
 
     def clear(self) -> None:
         os.ftruncate(self.descriptor, 0)

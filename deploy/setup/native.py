@@ -52,6 +52,8 @@ def build(root: Path, target: Path) -> str | None:
     Returns the reason in one line if that is impossible here."""
     for earlier in (target / PACKAGE).rglob("*.so"):  # if this build fails, the Python code is used
         earlier.unlink()
+    if sys.platform != "linux":
+        return "it is written for Linux"
     found = compiler()
     headers = sysconfig.get_path("include")
     if found is None:

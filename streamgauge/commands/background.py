@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
-from streamgauge.ingest.ready_file import TICKS_PER_S, part_of_up, process_stat, read_ready_file
+from streamgauge.ingest.processes import cpu_s
+from streamgauge.ingest.ready_file import part_of_up, read_ready_file
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
@@ -25,19 +26,6 @@ def own_command() -> str:
     """How to call this command again: by its name if that is on the PATH, else by its path."""
     called = Path(sys.argv[0])
     return "streamgauge" if shutil.which("streamgauge") or called.name != "streamgauge" else str(called)
-
-
-def cpu_s(pid: int) -> float:
-    """CPU seconds of a process and of its children that have ended; 0 if it has ended itself."""
-    return sum(map(int, process_stat(Path(f"/proc/{pid}"))[11:15])) / TICKS_PER_S
-
-
-def cpu_wait_s(pid: int) -> float:
-    """Seconds in which the main thread of a process was ready to run and waited for a CPU; 0 if unknown."""
-    try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, IndexError):
-        return 0.0
 
 
 def stop_process(process: subprocess.Popen[bytes], grace_s: float) -> bool:

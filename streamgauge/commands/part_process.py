@@ -9,11 +9,11 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from streamgauge.commands.background import cpu_s, cpu_wait_s
 from streamgauge.ingest.listening import SOCKETS_VARIABLE
-from streamgauge.ingest.ready_file import PROGRESS_VARIABLE, process_stat
+from streamgauge.ingest.processes import cpu_s, cpu_wait_s, group_members, waits_for_disk
+from streamgauge.ingest.ready_file import PROGRESS_VARIABLE
+from streamgauge.ingest.system_files import file_in_memory
 from streamgauge.process_logging import VARIABLE, LastError
 
 MAX_INTERVAL_S = 2.0
@@ -82,22 +82,7 @@ class PartProgress:
 
     def _pids(self) -> list[int]:
         # The children of a part that is ready do not count: a worker that spins must not hide that its parent hangs.
-        return [self._pid] if self.ready else [self._pid, *members(self._pid)]
-
-
-def members(group: int) -> list[int]:
-    """The other processes of a process group. `up` starts each part as the leader of one."""
-    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal() and int(entry) != group]
-    return [pid for pid in pids if process_stat(Path(f"/proc/{pid}"))[2:3] == [str(group)]]
-
-
-def waits_for_disk(pid: int) -> bool:
-    """Whether a thread of the process is in uninterruptible sleep."""
-    try:
-        threads = list(Path(f"/proc/{pid}/task").iterdir())
-    except OSError:
-        return False
-    return any(fields[0] == "D" for thread in threads if (fields := process_stat(thread)))
+        return [self._pid] if self.ready else [self._pid, *group_members(self._pid)]
 
 
 BACKOFF_FIRST_S = 0.5
@@ -176,7 +161,7 @@ class Part:
         if self.progress_descriptor is not None:
             os.close(self.progress_descriptor)
             self.progress_descriptor = None
-        self.progress_descriptor = os.memfd_create(f"streamgauge-{self.name}-progress")
+        self.progress_descriptor = file_in_memory(f"streamgauge-{self.name}-progress")
         return self.progress_descriptor
 
     @property

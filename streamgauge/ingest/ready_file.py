@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from streamgauge.ingest import processes
 from streamgauge.ingest.private_files import make_private_folder, write_json
 
 HEARTBEAT_S = 1.0
@@ -28,7 +29,6 @@ SILENT_AFTER_S = 10.0
 """`up` reports a part that makes no progress for this long."""
 SILENT_WITHOUT_UP_AFTER_S = 60.0
 """Readers report a part that has no heartbeat for this long. Only `up` observes whether a part without one works."""
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PROGRESS_VARIABLE = "_STREAMGAUGE_PROGRESS_FD"
 """Environment variable with the descriptor of the file in memory that `up` observes."""
 _value = os.environ.pop(PROGRESS_VARIABLE, "")  # processes that the part starts do not have the descriptor
@@ -60,21 +60,9 @@ def read_of_running(path: Path) -> dict[str, Any] | None:
         written_s = path.stat().st_ctime
     except OSError:
         return None
-    stat = process_stat(Path(f"/proc/{content['pid']}"))
-    if not stat:
-        return None
-    # Pids are reused. A process that started after the file was written cannot have written it; the second is for the
-    # coarse clock of /proc.
-    running_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat[19]) / TICKS_PER_S
-    return content if time.time() - running_s <= written_s + 1 else None
-
-
-def process_stat(folder: Path) -> list[str]:
-    """The fields of `/proc/…/stat` after the name, from the state on; empty if the process or thread has ended."""
-    try:
-        return (folder / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
+    running_s = processes.age_s(content["pid"])
+    # Pids are reused. A process that started after the file was written cannot have written it; the second is for its coarse age.
+    return content if running_s is not None and time.time() - running_s <= written_s + 1 else None
 
 
 def part_of_up(data: Path, part: str) -> dict[str, Any] | None:

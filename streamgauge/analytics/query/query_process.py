@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from streamgauge.analytics.query import pipe_messages, query_errors, sandbox
 from streamgauge.analytics.query.child_process import MESSAGE_OVERHEAD_BYTES, MIB, ChildOptions
 from streamgauge.analytics.query.query_socket import MAX_RENDERED_BYTES
+from streamgauge.ingest.processes import address_space_bytes, lower_priority
 
 if TYPE_CHECKING:  # these load libraries that start threads: only after `_confine`
     import pyarrow as pa
@@ -66,7 +67,7 @@ def run_child(start: Callable[[ChildOptions, dict[str, Any], Send], Receive]) ->
     options: ChildOptions = pickle.loads(first[1])  # noqa: S301 - from the process that started this one
     _confine(options, first[0].get("port"))
     if options.niceness:
-        sandbox.lower_priority(
+        lower_priority(
             options.niceness
         )  # before the start, or hostile statements that end their children keep the CPUs busy
     try:
@@ -135,7 +136,7 @@ class _Worker:
             self._reader.lock_down()
             self._filter = StatementFilter(self._reader.connection.cursor())
         self._threads = ThreadPoolExecutor(1 if options.untrusted else self._limits.concurrent)
-        self._base_bytes = sandbox.address_space_bytes()
+        self._base_bytes = address_space_bytes()
         limit(options)  # counts from the size now, with all libraries loaded
 
     def receive(self, request: dict[str, Any], _: bytes) -> None:
@@ -157,7 +158,7 @@ class _Worker:
             error = query_errors.QueryRejected(f"query failed: {type(e).__name__}: {e}")
         if error is not None:
             header |= query_errors.to_wire(error, *self._options.hidden) | {"broken": _is_broken(error)}
-        header["grown_bytes"] = sandbox.address_space_bytes() - self._base_bytes
+        header["grown_bytes"] = address_space_bytes() - self._base_bytes
         self._send(header, body)
 
     def _answer(self, request: dict[str, Any]) -> bytes | memoryview:

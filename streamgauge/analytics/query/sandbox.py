@@ -1,4 +1,4 @@
-"""Restrict a process that runs queries. Linux only; called by the process itself.
+"""Restrict a process that runs queries. Called by the process itself. Without Linux, only the limits apply.
 
 `confine` runs before libraries start threads, because Landlock applies to the calling thread and its later threads. `limit`
 runs after the start, because the limit of the address space counts from the size at that moment. A feature that the kernel
@@ -18,8 +18,11 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-PR_SET_PDEATHSIG = 1
+from streamgauge.ingest.processes import address_space_bytes, signal_at_end_of_parent
+
 PR_SET_NO_NEW_PRIVS = 38
+O_PATH = 0o10000000
+"""Of Linux. Python does not know it elsewhere."""
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 """Landlock's system calls; the numbers are the same on all architectures."""
 RULESET_VERSION = 1
@@ -62,20 +65,14 @@ def confine(
 
     Returns the version of Landlock, 0 if the kernel has none. Then only DuckDB's own settings protect files.
     """
+    if not signal_at_end_of_parent(signal.SIGKILL):
+        return 0  # not Linux
     libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     _prefer_oom_kill()  # while /proc is still writable
     if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         return 0  # the kernel requires it for Landlock
     abi = max(0, libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), RULESET_VERSION))
     return abi if abi and _landlock(libc, abi, readable, writable, network, bind_port) else 0
-
-
-def lower_priority(niceness: int) -> None:
-    """Let other processes run first. Linux keeps a priority for each thread."""
-    for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError):  # it ended
-            os.setpriority(os.PRIO_PROCESS, int(thread), niceness)
 
 
 def limit(*, memory_bytes: int, file_bytes: int) -> None:
@@ -97,14 +94,6 @@ def allow_cpu(cpu_s: int) -> None:
     resource.setrlimit(
         resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard)
     )
-
-
-def address_space_bytes() -> int:
-    """Virtual memory of this process; 0 where the system does not report it."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
-    except OSError:
-        return 0
 
 
 def stack_bytes() -> int:
@@ -161,7 +150,7 @@ def _landlock(
 def _allow(libc: ctypes.CDLL, ruleset: int, path: str, rights: int) -> None:
     """Add a rule. A path that does not exist needs none."""
     try:
-        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)  # names the file without the right to read it
+        fd = os.open(path, O_PATH | os.O_CLOEXEC)  # names the file without the right to read it
     except OSError:
         return
     try:

@@ -21,6 +21,7 @@ from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.schema.tables import declared_columns
 from streamgauge.analytics.storage.location import ALIAS, StoreLocation, without_password
 from streamgauge.analytics.storage.s3_account import account
+from streamgauge.ingest.processes import cpus
 
 RETRIES = (
     "SET ducklake_retry_wait_ms = 10; SET ducklake_retry_backoff = 1.2; SET ducklake_max_retry_count = 30"
@@ -55,7 +56,7 @@ def new_database(memory_limit_bytes: int | None = None) -> duckdb.DuckDBPyConnec
     connection.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
     if memory_limit_bytes is not None:
         connection.execute(f"SET memory_limit = '{memory_limit_bytes // 2**20} MiB'")
-    connection.execute(f"SET threads = {max(1, len(os.sched_getaffinity(0)) - 1)}")
+    connection.execute(f"SET threads = {max(1, cpus() - 1)}")
     return connection
 
 

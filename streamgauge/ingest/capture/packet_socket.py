@@ -11,13 +11,14 @@ import mmap
 import os
 import socket
 import struct
+import sys
 import time
 from collections.abc import Callable, Sequence
 
 from streamgauge.ingest.capture.tcp_packets import RAW_IP
 from streamgauge.ingest.guards import system_error
 
-_SOL_PACKET = 263
+_AF_PACKET, _SOL_PACKET = 17, 263
 _RX_RING, _STATISTICS, _VERSION, _IGNORE_OUTGOING = 5, 6, 10, 23
 _TPACKET_V3 = 2
 _SO_ATTACH_FILTER = 26
@@ -76,6 +77,14 @@ def port_filter(ports: Sequence[int]) -> list[_Instruction]:
     ]  # fmt: skip
 
 
+def _check_system(interface: str) -> None:
+    if sys.platform != "linux":
+        raise OSError(
+            f"cannot capture on {interface}: this needs Linux. Record packets with `tcpdump -w FILE` and read them with "
+            "`streamgauge open FILE`, or let the traffic pass through the tap."
+        )
+
+
 class PacketSocket:
     """Receives the TCP packets of one interface. Not thread-safe."""
 
@@ -85,6 +94,7 @@ class PacketSocket:
             raise ValueError(
                 f"cannot capture {len(ports)} ports: the limit is {MAX_PORTS}. Leave out --port to capture all."
             )
+        _check_system(interface)
         self.interface = interface
         self.dropped = 0
         """Packets that the kernel dropped since the start, because the ring was full."""
@@ -93,7 +103,7 @@ class PacketSocket:
         self._block = 0
         # Without a protocol, nothing is received before the filter is set.
         try:
-            self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
+            self.socket = socket.socket(_AF_PACKET, socket.SOCK_DGRAM, 0)
         except PermissionError:
             raise PermissionError(f"cannot capture on {interface}: CAP_NET_RAW is missing. {GRANT}") from None
         try:
@@ -118,7 +128,7 @@ class PacketSocket:
             sock.setsockopt(_SOL_PACKET, _IGNORE_OUTGOING, 1)  # each packet is seen again when it comes in
         mapped = mmap.mmap(sock.fileno(), _BLOCK_BYTES * BLOCKS)
         if interface == "any":
-            every = struct.pack("=HHiHBB8x", socket.AF_PACKET, socket.htons(_ETH_P_ALL), 0, 0, 0, 0)
+            every = struct.pack("=HHiHBB8x", _AF_PACKET, socket.htons(_ETH_P_ALL), 0, 0, 0, 0)
             # `socket` knows no address without an interface.
             _check(_libc.bind(sock.fileno(), every, len(every)))
         else:

@@ -59,6 +59,7 @@ from streamgauge.ingest.record_log.segments import (
     sealed_at,
     sync_folder,
 )
+from streamgauge.ingest.system_files import flush_data
 
 log = logging.getLogger(__name__)
 
@@ -242,7 +243,7 @@ class EmbeddedWriter(AbstractContextManager["EmbeddedWriter"]):
         if self._wal < 0 and self._segment is not None:
             # A plain descriptor is safe here: SQLite locks the -shm, not the -wal.
             self._wal = os.open(f"{self._segment.path}-wal", os.O_RDWR | os.O_CLOEXEC)
-        os.fdatasync(self._wal)
+        flush_data(self._wal)
 
     def _roll(self) -> None:
         connection = self._connection

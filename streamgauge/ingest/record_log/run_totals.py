@@ -26,6 +26,7 @@ import mmap
 import os
 import sqlite3
 import struct
+import sys
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -121,7 +122,8 @@ class OpenedInMemory:
         try:
             if os.fstat(descriptor).st_uid != os.geteuid():
                 raise OSError(errno.EPERM, "of another user", str(self._path))
-            os.posix_fallocate(descriptor, 0, mmap.PAGESIZE)
+            if sys.platform == "linux":  # elsewhere, nothing is mounted there
+                os.posix_fallocate(descriptor, 0, mmap.PAGESIZE)
             memory = mmap.mmap(descriptor, mmap.PAGESIZE)
         finally:
             os.close(descriptor)

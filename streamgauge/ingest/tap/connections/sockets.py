@@ -1,4 +1,4 @@
-"""What the Linux kernel reports about a TCP connection."""
+"""What the kernel reports about a TCP connection. Linux reports all of it, other systems a part."""
 
 from __future__ import annotations
 
@@ -24,29 +24,33 @@ STUCK_S = 30.0
 CLOSE_CHECK_S = 0.1
 _FIRST_CHECK_S = 0.01
 _SIOCOUTQNSD = 0x894B  # linux/sockios.h
+_SO_NWRITE = 0x1024  # sys/socket.h of macOS
 _TCP_INFO_BYTES, _TCPI_BYTES_ACKED_OFFSET = 128, 120
 
 
 def acknowledged_bytes(sock: socket.socket | None) -> int | None:
     """Bytes that the peer's kernel has acknowledged on this connection (tcpi_bytes_acked); None if unavailable, as for a `sock` of
     None: the transport has closed it."""
-    if sock is None:
-        return None
-    try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-        return int(struct.unpack_from("Q", info, _TCPI_BYTES_ACKED_OFFSET)[0])
-    except (OSError, struct.error, TypeError):
-        return None
+    if sys.platform == "linux" and sock is not None:
+        try:
+            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+            return int(struct.unpack_from("Q", info, _TCPI_BYTES_ACKED_OFFSET)[0])
+        except (OSError, struct.error, TypeError):
+            return None
+    return None
 
 
 def queued_bytes(sock: socket.socket | None, unsent: bool = False) -> int | None:
     """Bytes written that the peer's kernel has not acknowledged; with `unsent`, those that have not left this kernel, because the
     peer's receive window is full or for congestion. None if unavailable, as in `acknowledged_bytes`."""
-    if sock is None:
+    if sock is None or (unsent and sys.platform != "linux"):
         return None
     request = _SIOCOUTQNSD if unsent else termios.TIOCOUTQ
     try:
-        return int.from_bytes(fcntl.ioctl(sock.fileno(), request, b"\0\0\0\0"), sys.byteorder)
+        if sys.platform == "darwin":
+            return sock.getsockopt(socket.SOL_SOCKET, _SO_NWRITE)
+        else:
+            return int.from_bytes(fcntl.ioctl(sock.fileno(), request, b"\0\0\0\0"), sys.byteorder)
     except (OSError, ValueError):  # ValueError: the socket was closed
         return None
 
@@ -74,6 +78,7 @@ def reset_on_close(sock: socket.socket | None) -> None:
 
 def limit_silence(sock: socket.socket, limit_s: float) -> None:
     """Let the kernel break connections whose peer acknowledges nothing for `limit_s`: its machine is gone, or it does not read.
+    macOS has the limit only for connections on which nothing is being sent.
 
     Accepted sockets inherit this from the listening one. 0: no limit.
     """
@@ -81,9 +86,12 @@ def limit_silence(sock: socket.socket, limit_s: float) -> None:
         # For a peer to which nothing is being sent.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         limit_ms = int(limit_s * 1000)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, limit_ms // 2000))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, limit_ms // 10_000))
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ms)
+        if sys.platform == "darwin":
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPALIVE, max(1, limit_ms // 2000))
+        else:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, limit_ms // 2000))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ms)
 
 
 def follow(
@@ -136,22 +144,16 @@ class HangupWatch:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, guard: Guard) -> None:
         self._loop, self._guard = loop, guard
-        self._epoll = select.epoll()
+        self._events = _Events()
         self._callbacks: dict[int, Callable[[bool], None]] = {}
-        loop.add_reader(self._epoll.fileno(), self._dispatch)
+        loop.add_reader(self._events.fileno(), self._dispatch)
 
     def watch(self, sock: socket.socket | None, on_hangup: Callable[[bool], None]) -> int:
         """Call `on_hangup` when the peer of `sock` ends its direction (False) or breaks the connection (True). Returns the
         descriptor."""
         descriptor = sock.fileno() if sock is not None else -1
         if descriptor >= 0:
-            # Edge-triggered: a peer that has closed its direction would otherwise be reported in every iteration of the
-            # loop. EPOLLIN is not asked for: unread data is the reason why the connection is not read.
-            events = select.EPOLLRDHUP | select.EPOLLET
-            try:
-                self._epoll.register(descriptor, events)
-            except FileExistsError:
-                self._epoll.modify(descriptor, events)
+            self._events.add(descriptor)
             self._callbacks[descriptor] = on_hangup
         return descriptor
 
@@ -160,15 +162,65 @@ class HangupWatch:
         if self._callbacks.get(descriptor) == on_hangup:
             del self._callbacks[descriptor]
             with contextlib.suppress(OSError):  # the kernel removes closed sockets itself
-                self._epoll.unregister(descriptor)
+                self._events.remove(descriptor)
 
     def close(self) -> None:
-        self._loop.remove_reader(self._epoll.fileno())
-        self._epoll.close()
+        self._loop.remove_reader(self._events.fileno())
+        self._events.close()
 
     def _dispatch(self) -> None:
         # Each event is reported once, so one error must not lose the others.
-        for descriptor, events in self._epoll.poll(0):
+        for descriptor, is_broken in self._events.hangups():
             callback = self._callbacks.get(descriptor)
             if callback is not None:
-                self._guard.attempt(callback, bool(events & select.EPOLLERR))
+                self._guard.attempt(callback, is_broken)
+
+
+# Edge-triggered: a peer that has closed its direction would otherwise be reported in every iteration of the loop.
+
+if sys.platform == "linux":
+
+    class _Events:
+        """Hang-ups by epoll. EPOLLIN is not asked for: unread data is the reason why the connection is not read."""
+
+        def __init__(self) -> None:
+            self._epoll = select.epoll()
+            self.fileno, self.close, self.remove = (
+                self._epoll.fileno,
+                self._epoll.close,
+                self._epoll.unregister,
+            )
+
+        def add(self, descriptor: int) -> None:
+            events = select.EPOLLRDHUP | select.EPOLLET
+            try:
+                self._epoll.register(descriptor, events)
+            except FileExistsError:
+                self._epoll.modify(descriptor, events)
+
+        def hangups(self) -> list[tuple[int, bool]]:
+            """Descriptors, and whether their connections are broken."""
+            return [(fd, bool(events & select.EPOLLERR)) for fd, events in self._epoll.poll(0)]
+
+else:
+
+    class _Events:
+        """As on Linux, by kqueue."""
+
+        def __init__(self) -> None:
+            self._queue = select.kqueue()
+            self.fileno, self.close = self._queue.fileno, self._queue.close
+
+        def add(self, descriptor: int) -> None:
+            self._change(descriptor, select.KQ_EV_ADD | select.KQ_EV_CLEAR)
+
+        def remove(self, descriptor: int) -> None:
+            self._change(descriptor, select.KQ_EV_DELETE)
+
+        def hangups(self) -> list[tuple[int, bool]]:
+            events = self._queue.control(None, 64, 0)
+            # `fflags` has the error of the socket.
+            return [(e.ident, bool(e.fflags)) for e in events if e.flags & select.KQ_EV_EOF]
+
+        def _change(self, descriptor: int, flags: int) -> None:
+            self._queue.control([select.kevent(descriptor, select.KQ_FILTER_READ, flags)], 0)

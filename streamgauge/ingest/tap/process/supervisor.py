@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import dataclasses
 import json
 import logging
@@ -25,6 +24,7 @@ from typing import TypeVar
 from streamgauge.ingest.guards import Guard, Guards, guarded_task
 from streamgauge.ingest.listening import REPLACED
 from streamgauge.ingest.metrics import Report, add_up
+from streamgauge.ingest.processes import signal_at_end_of_parent
 from streamgauge.ingest.tap.options import TapOptions
 
 logger = logging.getLogger("streamgauge.tap")
@@ -35,18 +35,16 @@ _HUNG_AFTER_ANSWERS = 30
 _START_TIMEOUT_S = 30.0
 _POLL_INTERVAL_S = 1.0
 _MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.2, 5.0
-_PR_SET_PDEATHSIG = 1
 _SILENT_AFTER_ANSWERS = 3
 """A worker that owes this many answers is reported."""
 _POLL_SILENT_S = 10.0
 _T = TypeVar("_T")
-_libc = ctypes.CDLL(None)
 
 
 def _prepare_child() -> None:
     """Let Ctrl-C reach only the parent, and kill the worker when the parent is killed, so its address becomes free."""
     os.setpgid(0, 0)
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal_at_end_of_parent(signal.SIGKILL)
 
 
 class _WorkerProcess:
