@@ -59,6 +59,7 @@ def test_no_child_process_imports_from_the_current_folder() -> None:
 
 THREADS_WITHOUT_GUARD = {
     "streamgauge/ingest/guards.py",  # guarded_thread itself
+    "streamgauge/ingest/processes.py",  # ends the process
     "streamgauge/analytics/query/child_process.py",  # ends with its child process, which is then replaced
     "streamgauge/analytics/query/query_socket.py",  # one per query, under the guard `queries`, and one that ends after the warm-up
     "streamgauge/analytics/query/reader.py",  # one per query

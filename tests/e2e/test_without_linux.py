@@ -34,7 +34,8 @@ urllib.request.urlopen(urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/
 def streamgauge(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "streamgauge", *words],
-        cwd=folder, env={**os.environ, **MACOS}, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+        cwd=folder, env={**os.environ, **MACOS, "XDG_DATA_HOME": str(folder)}, capture_output=True, text=True,
+        timeout=DEADLINE_S, check=False,
     )  # fmt: skip
 
 

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from streamgauge.commands import background, part_process
+from streamgauge.commands import part_process
 from streamgauge.commands.part_process import WINDOW_S, PartProgress
+from streamgauge.ingest import processes
 from tests.deadline import until
 
 
@@ -109,8 +110,8 @@ def test_starting_part_makes_progress_while_others_use_its_cpu(
             os.sched_setaffinity(other.pid, cpu)
             progress = PartProgress(busy.pid, descriptor, works_silently=False)
             observe(progress, 1)
-            waited_s = background.cpu_wait_s(busy.pid)
-            until(lambda: background.cpu_wait_s(busy.pid) - waited_s > 1, "a second without a CPU")
+            waited_s = processes.cpu_wait_s(busy.pid)
+            until(lambda: processes.cpu_wait_s(busy.pid) - waited_s > 1, "a second without a CPU")
             assert observe(progress, 1) == 0
         finally:
             other.kill()

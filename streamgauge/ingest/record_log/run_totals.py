@@ -115,14 +115,14 @@ class OpenedInMemory:
 
     def __init__(self, folder: Path, incarnation: str) -> None:
         """`folder`: of the partition. Raises OSError if there is no such memory."""
-        if not os.path.ismount(MEMORY):  # on a disk, a write to mapped memory could end the process
+        if not _has_memory():  # on a disk, a write to mapped memory could end the process
             raise OSError(errno.ENODEV, "not mounted", str(MEMORY))
         self._path = _memory_path(folder)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             if os.fstat(descriptor).st_uid != os.geteuid():
                 raise OSError(errno.EPERM, "of another user", str(self._path))
-            if sys.platform == "linux":  # elsewhere, nothing is mounted there
+            if sys.platform == "linux":  # always: see `_has_memory`
                 os.posix_fallocate(descriptor, 0, mmap.PAGESIZE)
             memory = mmap.mmap(descriptor, mmap.PAGESIZE)
         finally:
@@ -134,6 +134,10 @@ class OpenedInMemory:
 
     def remove(self) -> None:
         self._path.unlink(missing_ok=True)
+
+
+def _has_memory() -> bool:
+    return sys.platform == "linux" and os.path.ismount(MEMORY)
 
 
 def _memory_path(folder: Path) -> Path:

@@ -14,14 +14,16 @@ import socket
 import sys
 import sysconfig
 import time
+import urllib.request
 
-sysconfig.get_config_vars()  # reads a file that is named after the platform
+assert urllib.request  # it imports a module of the platform
+sysconfig.get_config_vars()  # they are in a file of the platform
 sys.platform = "darwin"
 LINUX_ONLY = {
     os: (
         "sched_getaffinity sched_setaffinity memfd_create eventfd eventfd_read eventfd_write pidfd_open fdatasync posix_fallocate "
         "posix_fadvise getrandom splice copy_file_range getxattr setxattr listxattr removexattr setresuid setresgid getresuid "
-        "getresgid O_PATH O_TMPFILE O_NOATIME O_DIRECT MFD_CLOEXEC EFD_CLOEXEC"
+        "getresgid O_PATH O_NOATIME O_DIRECT MFD_CLOEXEC EFD_CLOEXEC"
     ),
     socket: (
         "AF_PACKET AF_NETLINK AF_VSOCK AF_ALG AF_CAN AF_TIPC TCP_INFO TCP_USER_TIMEOUT TCP_QUICKACK TCP_DEFER_ACCEPT TCP_CORK "
