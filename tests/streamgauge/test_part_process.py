@@ -42,8 +42,8 @@ def observe(progress: PartProgress, times: int) -> float:
 
 def until_it_used_the_cpu(pid: int) -> None:
     """Wait until the process has used 0.3 s of a CPU."""
-    before_s, end_s = background.cpu_s(pid), time.monotonic() + 30
-    while background.cpu_s(pid) - before_s < 0.3:
+    before_s, end_s = processes.cpu_s(pid), time.monotonic() + 30
+    while processes.cpu_s(pid) - before_s < 0.3:
         assert time.monotonic() < end_s
         time.sleep(0.02)
 
