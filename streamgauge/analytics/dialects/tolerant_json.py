@@ -1,8 +1,8 @@
 """Typed JSON decoding that repairs common faults of servers. Never raises on bad data.
 
 The fast path is one msgspec call into a Struct with only the fields that are read. If it fails, the data is repaired and
-decoded once more: invalid UTF-8 and lone surrogates are replaced, NaN and infinities become null, and numbers sent as
-strings (or the reverse) are accepted. Data that still fails is malformed.
+decoded once more: invalid UTF-8 and lone surrogates are replaced, NaN, infinities and numbers that no double holds become null, and
+numbers sent as strings (or the reverse) are accepted. Data that still fails is malformed.
 
 A server may divide a text between the two surrogates of a character. A first half at the end of a string and a second half
 at the start of one are kept as code points for private use, which every encoder accepts, until `join_halves` joins them.
@@ -26,6 +26,8 @@ FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 HALF = "\U0010f800"
 """The first code point that stands for a surrogate: U+D800 in the last 2,048 code points for private use."""
 _SHIFT = ord(HALF) - 0xD800
+_MAX_DIGITS = 309
+"""Digits of a number that no double holds."""
 _CUT = re.compile('[\ud800-\udbff](?=")|(?<=")[\udc00-\udfff]')
 _HALVES = re.compile("[\U0010f800-\U0010fbff][\U0010fc00-\U0010ffff]|[\U0010f800-\U0010ffff]")
 
@@ -57,7 +59,12 @@ def json_or_none(data: bytes) -> Any:
 def repair(data: bytes) -> bytes | None:
     """Rewrite lenient JSON as strict JSON; None when it is not JSON at all."""
     try:
-        value = json.loads(data.decode("utf-8-sig", "replace"), parse_constant=lambda _: None)
+        value = json.loads(
+            data.decode("utf-8-sig", "replace"),
+            parse_constant=lambda _: None,
+            parse_float=lambda text: finite_number(float(text)),
+            parse_int=lambda text: int(text) if len(text) < _MAX_DIGITS else None,
+        )
         marked = _CUT.sub(lambda half: chr(ord(half[0]) + _SHIFT), json.dumps(value, ensure_ascii=False))
         text = marked.encode("utf-8", "replace")
         msgspec.json.decode(text)

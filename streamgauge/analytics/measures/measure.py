@@ -317,7 +317,10 @@ def _add_body(
     row["last_output_ns"] = stream_latency.last_output_ns(events)
     _set(row, body.columns)
     add_chunks(row, chunks)
-    row["violations"] = body.violations[row["outcome"] == OK and not row["aborted_after_terminal"]]
+    if (
+        row["method"] != "GET" or row["connection_id"] is not None
+    ):  # a GET may continue a stream that its client has in part
+        row["violations"] = body.violations[row["outcome"] == OK and not row["aborted_after_terminal"]]
     audio = body.audio
     row["first_audio_ns"], row["audio_ns"] = audio.first_ns, audio.length_ns or None
     row["silence_ns"] = audio.silence_ns if row["finish_reason"] in INTERRUPTED else None

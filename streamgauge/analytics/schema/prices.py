@@ -115,9 +115,11 @@ interactions, runs). Each of these requests repeats the tokens of the response, 
 FREE_FAILURES = ("http_error", "connect_error", "inband_error")
 """Outcomes that are not billed without output."""
 CAN_ESTIMATE = f"""NOT {IS_MEDIA} AND (ttft_ns IS NOT NULL
-    OR operation IN {(*INFERENCE, "embeddings", SIDE_CALL)} AND outcome NOT IN {FREE_FAILURES})"""
+    OR (connection_id IS NOT NULL OR coalesce(method, 'POST') = 'POST')
+        AND operation IN {(*INFERENCE, "embeddings", SIDE_CALL)} AND outcome NOT IN {FREE_FAILURES})"""
 """SQL condition: a request without a report is billed as far as known: it had output, or may have. Free endpoints, such as tokenizers
-and moderations, have no such operation. Bytes and characters do not show the tokens of images and speech."""
+and moderations, have no such operation, and requests that list or delete responses no such method. Bytes and characters do not
+show the tokens of images and speech."""
 FREE_PRIORITY = 2**31 - 1
 FREE_RATES = ", ".join(f"0 AS {name}" for name in RATES)
 INPUT_AMOUNT = "input + cached_input + cache_write_5m + cache_write_1h + input_audio + input_image"

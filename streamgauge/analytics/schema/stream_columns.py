@@ -375,7 +375,7 @@ class StreamRow(TypedDict):
     refusal_chars: Annotated[Integer, DECODED]
     """Characters of refusal in the response."""
     violations: Texts
-    """Rules of strict clients that the stream breaks (view violations). NULL: not an event stream of a format with rules."""
+    """Rules of strict clients that the stream breaks (view violations). NULL: not an event stream of a format with rules, or a GET."""
     output_text: Text
     """Generated text of choice 0; only with --capture-content."""
     reasoning_text: Text

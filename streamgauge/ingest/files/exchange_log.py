@@ -6,6 +6,7 @@ The same fields are recorded as by a tap. Bodies are redacted before they are wr
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
@@ -18,12 +19,13 @@ from streamgauge.ingest.http1.fields import TOKEN
 from streamgauge.ingest.http1.trace_context import join_trace
 from streamgauge.ingest.http1.upstreams import NAME, Upstream
 from streamgauge.ingest.record_log.interface import LogWriter
+from streamgauge.ingest.record_log.packing import messages_of
 from streamgauge.ingest.record_log.segments import list_segments, open_segment, sealed_at
 from streamgauge.ingest.recording.options import RecordingOptions
 from streamgauge.ingest.recording.recorder import Recorders
 from streamgauge.ingest.recording.recording import Recording
 from streamgauge.ingest.recording.source import NO_LIMIT_BYTES, QUEUED_BYTES, recording
-from streamgauge.ingest.records import Cause, Times, pack, unpack
+from streamgauge.ingest.records import MAX_ENTRY_BYTES, Cause, Times, unpack
 from streamgauge.ingest.redaction.record_redactor import Redactor
 
 UNKNOWN_GATEWAY = "unknown"
@@ -75,7 +77,9 @@ class _RedactingWriter:
     def append(self, payloads: Sequence[bytes]) -> None:
         entries = [self._redactor.redact(unpack(payload)[0]) for payload in payloads]
         self._redactor.mark_saved()  # every stream ends here: no state is needed again
-        self._writer.append([pack(records, compress=True) for records in entries])
+        # Bodies are decoded here: a small one may have become too large for an entry.
+        packed = [messages_of(records, MAX_ENTRY_BYTES, time.time_ns())[0] for records in entries]
+        self._writer.append([message.value for messages in packed for message in messages])
 
 
 class ExchangeLog:

@@ -1,6 +1,6 @@
 """Deliver entries to a Kafka topic: idempotent, acks=all, in order per stream. Retries without a time limit.
 
-Messages (`group_by_stream`, `messages_of`; no I/O): as few as possible, none larger than the broker accepts
+Messages (`group_by_stream`, `packing.messages_of`; no I/O): as few as possible, none larger than the broker accepts
  1. Records of one stream keep their order. A message is an entry with records of all streams of its partition, because each
     message costs its consumer as much as a few events.
  2. Messages are cut between records, so (stream, seq) stays unique. A record that is too large even when compressed is
@@ -38,18 +38,8 @@ from kafka.partitioner.default import murmur2
 
 from streamgauge.ingest.record_log import kafka_client
 from streamgauge.ingest.record_log.interface import LogBroken
-from streamgauge.ingest.record_log.segments import captured_bytes
-from streamgauge.ingest.records import (
-    PLAIN,
-    Alive,
-    AnyRecord,
-    Closed,
-    Damaged,
-    Lost,
-    encode,
-    pack_encoded,
-    unpack,
-)
+from streamgauge.ingest.record_log.packing import TARGET_BYTES, Message, largest_value, messages_of
+from streamgauge.ingest.records import PLAIN, Alive, AnyRecord, Damaged, unpack
 
 _CHECK_S = 0.25
 """Interval at which a wait checks `give_up`."""
@@ -139,7 +129,7 @@ class KafkaWriter:
     def _deliver(self, records: Sequence[AnyRecord], poison: Sequence[bytes]) -> None:
         while records or poison:
             self._ensure_connected()
-            largest = _largest_value(self._limit_bytes)
+            largest = largest_value(self._limit_bytes)
             queues = [_PartitionQueue(None, deque([Message(value[:largest])])) for value in poison]
             queues += self._queues_of(records)
             try:
@@ -314,21 +304,8 @@ def _explained(brokers: Sequence[str], error: Exception) -> str:
     return f"Kafka at {','.join(brokers)} did not accept records ({kafka_client.error_line(error)}): retrying"
 
 
-TARGET_BYTES = 512 * 2**10
-"""Unpacked size of a message: compresses well, and half of Kafka's default limit."""
-OVERHEAD_BYTES = 2048
-"""Size of the record and batch headers around a value."""
-
 _PREFIX = {"not_messagepack": PLAIN, "not_a_record": PLAIN + b"\x91"}
 """Prefix that turns poison from inside an entry into a separate entry: the format, and the header of a one-element array."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A Kafka value and its records."""
-
-    value: bytes
-    records: Sequence[AnyRecord] = ()
 
 
 @dataclass(slots=True)
@@ -360,52 +337,3 @@ def group_by_stream(payloads: Iterable[bytes]) -> GroupedRecords:
             grouped.poison.append(_PREFIX.get(unreadable.reason, b"") + unreadable.payload)
     grouped.broadcast += alive.values()
     return grouped
-
-
-def messages_of(records: Iterable[AnyRecord], limit_bytes: int, at_wall_ns: int) -> tuple[list[Message], int]:
-    """(messages of these records in order, number of records replaced by `Lost`).
-
-    `limit_bytes` is the largest batch that the broker accepts.
-    """
-    max_value_bytes = _largest_value(limit_bytes)
-    target_bytes = min(TARGET_BYTES, max_value_bytes)
-    messages: list[Message] = []
-    lost = 0
-    batch: list[AnyRecord] = []
-    encoded: list[bytes] = []
-    size = 0
-
-    def cut() -> None:
-        nonlocal size
-        if batch:
-            messages.append(Message(pack_encoded(encoded), tuple(batch)))
-            batch.clear()
-            encoded.clear()
-            size = 0
-
-    for record in records:
-        data = encode(record)
-        if size + len(data) > target_bytes:
-            cut()
-        if len(data) > target_bytes and len(pack_encoded([data])) > max_value_bytes:
-            record, data = _replacement(record, at_wall_ns)
-            lost += 1
-        batch.append(record)
-        encoded.append(data)
-        size += len(data)
-    cut()
-    return messages, lost
-
-
-def _largest_value(limit_bytes: int) -> int:
-    """Bytes of the largest value in a batch of at most `limit_bytes`."""
-    return max(1, limit_bytes - limit_bytes // 100 - OVERHEAD_BYTES)
-
-
-def _replacement(record: AnyRecord, at_wall_ns: int) -> tuple[Lost, bytes]:
-    """A `Lost` in place of a record that is too large, and its encoding."""
-    assert not isinstance(record, (Alive, Damaged))
-    last = record.last_seq if isinstance(record, Lost) else record.seq
-    ends = record.last if isinstance(record, Lost) else isinstance(record, Closed)
-    lost = Lost(record.stream, record.seq, last, "record_too_large", at_wall_ns, captured_bytes(record), ends)
-    return lost, encode(lost)

@@ -34,6 +34,8 @@ DECODER = msgspec.json.Decoder(Chunk)
         (b'{"text": "a"}', "a"),
         (b'\xef\xbb\xbf{"text": "a"}', "a"),
         (b'{"text": "a", "logprob": -Infinity, "p": NaN}', "a"),
+        (b'{"text": "a", "p": [1e400, -1e400]}', "a"),
+        (b'{"text": "a", "index": -1' + b"0" * 5000 + b"}", "a"),
         (b'{"text": "a\xff"}', "a\ufffd"),
         (b'{"text": "a\\ud83d"}', "a\U0010f83d"),
         (b'{"text": "\\ude00a \\ud83d\\ud83d"}', "\U0010fe00a ?\U0010f83d"),

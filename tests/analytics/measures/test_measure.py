@@ -592,6 +592,18 @@ def test_broken_rules_of_strict_clients_are_listed() -> None:
     assert row((10, b'{"choices": []}'), response=head(content_type="application/json"))["violations"] is None
 
 
+def test_a_stream_that_its_client_has_in_part_is_not_checked() -> None:
+    """OpenAI's `GET /responses/ID?stream=true&starting_after=5` continues a stream."""
+    rest = [
+        (10, b'data: {"type":"response.output_text.delta","item_id":"m","output_index":0,"content_index":0,"delta":"b"}\n\n'),
+        (20, b'data: {"type":"response.completed","response":{"id":"r","status":"completed","output":[]}}\n\n'),
+    ]  # fmt: skip
+    for method, is_checked in (("GET", False), ("POST", True)):
+        records = [opened(A, path="/v1/responses/r", method=method), *exchange(*rest)[1:]]
+        (found,) = tables(records)["streams"].to_dicts()
+        assert (found["violations"] is not None) == is_checked
+
+
 def test_look_of_claude_code_for_the_host_is_no_request() -> None:
     head_records = [
         opened(A, method="HEAD", path="/"),

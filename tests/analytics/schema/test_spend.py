@@ -339,16 +339,19 @@ def test_response_is_billed_once_by_its_first_final_report(
 
 
 @pytest.mark.parametrize(
-    "path",
+    "asked",
     [
-        "/tokenize", "/detokenize", "/v1/moderations", "/api/show", "/v1/models", "/v1/files", "/v1/batches", "/v1/images/generations",
-        "/v1/images/edits", "/v1/audio/speech", "/v1/audio/transcriptions",
+        "POST /tokenize", "POST /detokenize", "POST /v1/moderations", "POST /api/show", "GET /v1/models", "GET /v1/files",
+        "POST /v1/batches", "POST /v1/images/generations", "POST /v1/images/edits", "POST /v1/audio/speech",
+        "POST /v1/audio/transcriptions", "GET /v1/chat/completions", "DELETE /v1/responses",
     ],
 )  # fmt: skip
 def test_request_without_a_report_has_no_cost_where_bytes_show_none(
-    path: str, con: duckdb.DuckDBPyConnection
+    asked: str, con: duckdb.DuckDBPyConnection
 ) -> None:
+    method, path = asked.split()
     row = {
+        "method": method,
         "path": path,
         "operation": operation_of(path),
         "outcome": "ok",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gzip
 import io
 import json
 import random
@@ -23,10 +24,12 @@ from streamgauge.ingest.files.exchange_log import Exchange, exchange_log
 from streamgauge.ingest.keyed_ids import keyed_hash, session_hash
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.records import (
+    MAX_ENTRY_BYTES,
     Alive,
     AnyRecord,
     Closed,
     Frames,
+    Lost,
     Opened,
     Request,
     RequestAnatomy,
@@ -106,6 +109,20 @@ async def test_a_body_larger_than_a_record_is_whole(tmp_path: Path) -> None:
     frames = [frame for record in records if isinstance(record, Frames) for frame in record.frames]
     assert sum(len(data) for _, data in frames) == len(body)
     assert {at_ns for at_ns, _ in frames} == {1}
+
+
+async def test_a_body_that_expands_beyond_a_record_costs_no_other_stream(tmp_path: Path) -> None:
+    bomb, other = exchange(entry()), exchange(entry())
+    body = gzip.compress(bytes(MAX_ENTRY_BYTES + 2**20))
+    bomb = replace(
+        bomb, response_headers=[*bomb.response_headers, ("content-encoding", "gzip")], reads=[(1, body)]
+    )
+    records = await written(tmp_path, [other, bomb, other])
+    kinds = Counter(type(record) for record in records)
+    assert (kinds[Closed], kinds[Lost]) == (3, 1)
+    assembler = Assembler()
+    assembler.feed("w512", 0, records)
+    assert sorted(row["outcome"] for row in rows_of(assembler)) == ["ok", "ok", "tap_lost"]
 
 
 async def test_arbitrary_exchanges_are_whole_streams(tmp_path: Path) -> None:

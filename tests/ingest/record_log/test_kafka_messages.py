@@ -8,12 +8,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamgauge.ingest.record_log.kafka_writer import (
-    OVERHEAD_BYTES,
-    TARGET_BYTES,
-    group_by_stream,
-    messages_of,
-)
+from streamgauge.ingest.record_log.kafka_writer import group_by_stream
+from streamgauge.ingest.record_log.packing import OVERHEAD_BYTES, TARGET_BYTES, messages_of
 from streamgauge.ingest.records import (
     MAX_ENTRY_BYTES,
     PLAIN,
@@ -154,6 +150,15 @@ def test_a_record_that_is_too_large_when_compressed_becomes_a_lost_record() -> N
         Lost("a", 1, 1, "record_too_large", 99, 2_000_000),
         records[2],
     ]
+
+
+def test_a_record_that_no_reader_unpacks_becomes_a_lost_record() -> None:
+    sizes = ((1, MAX_ENTRY_BYTES), (2, MAX_ENTRY_BYTES - 100))
+    records = [Frames("a", seq, [(1, bytes(size))]) for seq, size in sizes]
+    messages, lost = messages_of(records, LIMIT, 99)
+    assert lost == 1
+    found = [unpack(message.value) for message in messages]
+    assert found == [([Lost("a", 1, 1, "record_too_large", 99, MAX_ENTRY_BYTES)], []), (records[1:], [])]
 
 
 def test_the_last_seq_of_a_lost_record_that_is_too_large_is_kept() -> None:
