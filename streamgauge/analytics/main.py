@@ -274,6 +274,7 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
         client_names={client.client_id: client.name for client in options.clients},
         publish=telemetry.update_open_streams,
         publish_incidents=telemetry.update_incidents,
+        publish_limits=telemetry.update_limits,
         guards=guards,
     )
     closing.callback(alerts.close)

@@ -15,8 +15,8 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,8 @@ from streamgauge.simulator import agents, measurement_check
 from streamgauge.simulator.incidents import INCIDENT_MODELS, INCIDENTS
 from streamgauge.simulator.ledger import LedgerRow, RemoteLedger
 from streamgauge.simulator.profiles import PROFILES
-from streamgauge.simulator.traffic import KEYS, Traffic, TrafficOptions
+from streamgauge.simulator.router import port_of, start_router
+from streamgauge.simulator.traffic import KEYS, ClientRow, Traffic, TrafficOptions
 
 STORED_TIMEOUT_S = 60.0
 """Time limit for the last streams to be stored. It usually takes a second."""
@@ -48,6 +49,12 @@ MOST_COMPARED = 10_000
 """Without --seconds, so many responses are compared, the newest."""
 EDGE = timedelta(minutes=10)
 """How much earlier than the first of them their streams may have begun."""
+GATEWAY, ROUTER = "sim", "router"
+"""Names of the upstreams. The router sends its requests through the tap to the simulator: they have two streams."""
+ROUTED_SHARE = 0.08
+"""Requests through the router, as a share of the others."""
+ROUTED_MODELS = ("qwen-sim-32b", "mistral-sim")
+"""None of an incident: its place would not be whole."""
 CONFIG = Path(__file__).with_name("demo.toml")
 """Labels, objectives and budgets of the demo."""
 PRICES = Path(__file__).with_name("demo_prices.csv")
@@ -91,6 +98,7 @@ class Demo:
 
     def __post_init__(self) -> None:
         self.background = Background(self.write)
+        self._tap_url = ""
 
     def run(self) -> int:
         """Run until stopped. Returns 0, or 1 if measured and simulated values differ. Raises OSError if it cannot start."""
@@ -119,29 +127,40 @@ class Demo:
         loop.add_signal_handler(signal.SIGINT, stop.set)
         loop.add_signal_handler(signal.SIGTERM, end_at_once)
         started_at = datetime.now(UTC)
-        simulator_url, tap_url = await self._start(data, stop)
+        router = await start_router(lambda: f"{self._tap_url}/{GATEWAY}")
+        simulator_url = await self._start(data, port_of(router), stop)
         if stop.is_set():
             return 0
         name = f"demo-{self.options.seed or uuid.uuid4().hex[:8]}"
-        traffic = Traffic(
-            TrafficOptions(
-                base_url=tap_url,
-                seed=self.options.seed or name,
-                run=name,
-                rate_per_s=self.options.rate_per_s,
-                models=(*PROFILES, *(INCIDENT_MODELS * MORE_OF_INCIDENT_MODELS)),
-                socket_share=0.5,
-                concurrency=self.options.concurrency,
-                max_rows=1_000_000 if self.options.seconds else MOST_COMPARED,
+        most_rows = 1_000_000 if self.options.seconds else MOST_COMPARED
+        usual = TrafficOptions(
+            base_url=f"{self._tap_url}/{GATEWAY}",
+            seed=self.options.seed or name,
+            run=name,
+            rate_per_s=self.options.rate_per_s,
+            models=(*PROFILES, *(INCIDENT_MODELS * MORE_OF_INCIDENT_MODELS)),
+            socket_share=0.5,
+            concurrency=self.options.concurrency,
+            max_rows=most_rows,
+        )
+        traffic = Traffic(usual)
+        routed = Traffic(
+            replace(
+                usual,
+                base_url=f"{self._tap_url}/{ROUTER}",
+                run=f"{name}-routed",
+                rate_per_s=usual.rate_per_s * ROUTED_SHARE,
+                models=ROUTED_MODELS,
+                abort_share=0.0,
             )
         )
-        ledger = RemoteLedger(simulator_url, most_rows=1_000_000 if self.options.seconds else MOST_COMPARED)
-        interrupted = await self._drive(traffic, ledger, stop, data)
+        ledger = RemoteLedger(simulator_url, most_rows=most_rows)
+        interrupted = await self._drive(traffic, routed, ledger, stop, data)
         if ends_at_once.is_set():
             return 0
         if interrupted:
             self.write("Comparing measured with simulated values. Ctrl-C again skips it.")
-        comparing = asyncio.create_task(self._compare(traffic, ledger, data, started_at))
+        comparing = asyncio.create_task(self._compare([traffic, routed], ledger, data, started_at))
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, comparing.cancel)
         try:
@@ -157,13 +176,17 @@ class Demo:
         if not self.options.no_dashboard:
             bind(self.options.dashboard_listen, flag="--dashboard-listen, or pass --no-dashboard").close()
 
-    async def _start(self, data: Path, stop: asyncio.Event) -> tuple[str, str]:
+    async def _start(self, data: Path, router_port: int, stop: asyncio.Event) -> str:
+        """Returns the URL of the simulator."""
         prepare_data_folder(data)
         simulator_url = await self._start_simulator(data / "run" / "simulator.json", stop)
-        ready = await self._start_up(data, simulator_url, stop)
+        ready = await self._start_up(
+            data, [f"{GATEWAY}={simulator_url}", f"{ROUTER}=http://127.0.0.1:{router_port}"], stop
+        )
+        self._tap_url = str(ready["tap"].get("listen"))
         if not stop.is_set():
             self._welcome(data, simulator_url, ready)
-        return simulator_url, str(ready["tap"].get("listen"))
+        return simulator_url
 
     async def _start_simulator(self, ready_file: Path, stop: asyncio.Event) -> str:
         address = self.options.simulator
@@ -183,10 +206,13 @@ class Demo:
         self.background.spawn("simulator", ["simulate", *flags], [ready_file])
         return str((await self._ready("simulator", ready_file, stop)).get("url"))
 
-    async def _start_up(self, data: Path, upstream: str, stop: asyncio.Event) -> dict[str, dict[str, Any]]:
+    async def _start_up(
+        self, data: Path, upstreams: list[str], stop: asyncio.Event
+    ) -> dict[str, dict[str, Any]]:
         options = self.options
         flags = [
-            "--upstream", f"sim={upstream}", "--data", str(data), "--listen", options.listen, "--admin", options.admin,
+            *(word for upstream in upstreams for word in ("--upstream", upstream)),
+            "--data", str(data), "--listen", options.listen, "--admin", options.admin,
             "--dashboard-listen", options.dashboard_listen,
             "--config", str(CONFIG), "--price-file", str(PRICES),
             "--metrics", "127.0.0.1:0",  # the default port may belong to another instance
@@ -225,13 +251,15 @@ class Demo:
         self.write(f"  Ctrl-C      stops, and compares measured with simulated values{removes}")
         self.write("")
 
-    async def _drive(self, traffic: Traffic, ledger: RemoteLedger, stop: asyncio.Event, data: Path) -> bool:
+    async def _drive(
+        self, traffic: Traffic, routed: Traffic, ledger: RemoteLedger, stop: asyncio.Event, data: Path
+    ) -> bool:
         """Send traffic for `seconds`, or until stopped. Returns whether it was interrupted."""
         options = self.options
         ends_s = None if self.options.seconds is None else time.monotonic() + self.options.seconds
         traffic_ends = asyncio.Event()
         coding = agents.run_agents(traffic, options.agents, traffic_ends, time_scale=options.time_scale)
-        sending = asyncio.gather(traffic.run(traffic_ends), coding)
+        sending = asyncio.gather(traffic.run(traffic_ends), routed.run(traffic_ends), coding)
         # Queries of the progress line run in another process: this one must send requests at their times.
         tables = QueryPool(locate(SQLITE, data), untrusted=False)
         progress = Progress(self.write)
@@ -242,7 +270,7 @@ class Demo:
                 with contextlib.suppress(OSError):  # _check_alive reports a simulator that exited
                     await asyncio.to_thread(ledger.refresh)
                 if progress.due():
-                    progress.show(traffic, await asyncio.to_thread(measured_text, tables), ends_s)
+                    progress.show([traffic, routed], await asyncio.to_thread(measured_text, tables), ends_s)
                 self.background.check_alive()
                 wait_s = 1.0 if ends_s is None else max(0.0, min(1.0, ends_s - time.monotonic()))
                 try:
@@ -251,7 +279,7 @@ class Demo:
                     continue
             traffic_ends.set()
             if stop.is_set():
-                await traffic.cancel()
+                await asyncio.gather(traffic.cancel(), routed.cancel())
             await sending
         finally:
             traffic_ends.set()  # an agent goes on after its request is cancelled
@@ -275,7 +303,9 @@ class Demo:
             progress.note(f"incident {kind} ends: {place}")
             await asyncio.sleep(options.incident_length_s)
 
-    async def _compare(self, traffic: Traffic, ledger: RemoteLedger, data: Path, since: datetime) -> int:
+    async def _compare(
+        self, traffic: Sequence[Traffic], ledger: RemoteLedger, data: Path, since: datetime
+    ) -> int:
         if ledger.forgotten:
             since = datetime.fromtimestamp(ledger.rows()[0].wall_ns / 1e9, UTC) - EDGE
         with contextlib.closing(QueryPool(locate(SQLITE, data), untrusted=False)) as tables:
@@ -287,7 +317,7 @@ class Demo:
             rows = [row for row in rows if row.request_id in whole]
             streams = [stream for stream in streams if stream["request_id"] in whole]
             self.write(f"Compared are the last {len(rows)} responses.")
-        clients = list(traffic.rows.values())
+        clients = [row for each in traffic for row in each.rows.values()]
         discrepancies = measurement_check.check_measurements(rows, streams, clients=clients)
         if ledger.dropped:
             discrepancies.append(
@@ -296,7 +326,7 @@ class Demo:
                 )
             )
         self.discrepancies = len(discrepancies)
-        self._report(traffic, rows, streams, discrepancies)
+        self._report(traffic, clients, rows, streams, discrepancies)
         return 1 if discrepancies else 0
 
     async def _stored_streams(
@@ -308,7 +338,7 @@ class Demo:
             await asyncio.to_thread(ledger.refresh)
             expected_ids = {row.request_id for row in ledger.rows()}
             try:
-                streams = await asyncio.to_thread(measurement_check.streams_since, tables, since)
+                streams = await asyncio.to_thread(measurement_check.streams_since, tables, since, GATEWAY)
             except QueryError as e:
                 if time.monotonic() > deadline_s:
                     raise OSError(f"cannot read the measured streams: {e}") from None
@@ -316,25 +346,26 @@ class Demo:
             if not ledger.open_rows and expected_ids <= {stream["request_id"] for stream in streams}:
                 # Wait for a possible duplicate row.
                 await asyncio.sleep(1.0)
-                return await asyncio.to_thread(measurement_check.streams_since, tables, since)
+                return await asyncio.to_thread(measurement_check.streams_since, tables, since, GATEWAY)
             if time.monotonic() > deadline_s:
                 return streams
             await asyncio.sleep(0.3)
 
     def _report(
         self,
-        traffic: Traffic,
+        traffic: Sequence[Traffic],
+        clients: list[ClientRow],
         rows: list[LedgerRow],
         streams: list[dict[str, Any]],
         discrepancies: list[measurement_check.Discrepancy],
     ) -> None:
-        compared = measurement_check.pairs(rows, streams, traffic.rows.values())
+        compared = measurement_check.pairs(rows, streams, clients)
         for line in measurement_check.comparison_table(compared):
             self.write(line)
         faults = sum(row.fault_ns is not None for row in rows)
         self.write("")
         self.write(
-            f"{len(rows)} responses simulated ({faults} with a fault, {traffic.aborted} aborted by the client), "
+            f"{len(rows)} responses simulated ({faults} with a fault, {sum(t.aborted for t in traffic)} aborted by the client), "
             f"{len(streams)} streams measured, {sum(row.events for row in rows)} events."
         )
         if (overhead := measurement_check.ttft_overhead(compared)) is not None:
@@ -386,9 +417,12 @@ class Progress:
         self._next_s = now_s + (1 if self._terminal else 10)
         return True
 
-    def show(self, traffic: Traffic, measured: str, ends_s: float | None) -> None:
+    def show(self, traffic: Sequence[Traffic], measured: str, ends_s: float | None) -> None:
         remaining = "" if ends_s is None else f"   {max(0.0, ends_s - time.monotonic()):.0f} s left"
-        line = f"sent {traffic.sent} requests   open {traffic.open_requests}   aborted {traffic.aborted}{measured}{remaining}"
+        sent, open_now, aborted = map(
+            sum, zip(*((t.sent, t.open_requests, t.aborted) for t in traffic), strict=True)
+        )
+        line = f"sent {sent} requests   open {open_now}   aborted {aborted}{measured}{remaining}"
         if self._terminal:
             click.echo(f"\r\x1b[K{line}", nl=False)
         else:
@@ -408,7 +442,8 @@ def measured_text(tables: QueryPool) -> str:
     """All streams and errors, and the median TTFT of the last minute. Empty without tables."""
     sql = (
         f"SELECT count(*) AS n, count(*) FILTER ({IS_ERROR}) AS errors, "
-        "quantile_cont(ttft_ns, 0.5) FILTER (started_at > now() - INTERVAL 1 MINUTE) / 1e6 AS ttft_ms FROM streams"
+        "quantile_cont(ttft_ns, 0.5) FILTER (started_at > now() - INTERVAL 1 MINUTE) / 1e6 AS ttft_ms "
+        f"FROM streams WHERE gateway = '{GATEWAY}'"
     )
     try:
         streams, errors, ttft_ms = tables.query(sql, timeout_s=5).row(0)

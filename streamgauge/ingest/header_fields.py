@@ -38,6 +38,9 @@ _TIME = (
     r"|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), \d\d? [A-Z][a-z][a-z] \d{4} \d\d:\d\d:\d\d GMT"
 )
 _AMOUNT = rf"(?:(?:limit|remaining|reset|policy|burst|q|r|t|w|pk)=)?(?:{_TIME}|{_NUMBER})"
+_POLICY = r'"(?:(?:fixed|sliding) window|token bucket|[A-Za-z][A-Za-z0-9_.-]{0,31})"|[A-Za-z][A-Za-z0-9_.-]{0,31}(?!=)'
+_QUOTA = rf"""(?:{_POLICY}|{_AMOUNT})(?: ?; ?(?:{_POLICY}|(?:q|w|r|t|burst)=\d+|qu="[a-z-]{{1,24}}"))*"""
+"""Of draft-ietf-httpapi-ratelimit-headers, in its former and present forms. The partition key (`pk`), which may name a user, is no part."""
 _WEIGHT = r"(?: ?; ?q=[01](?:\.\d{1,3})?)?"
 _CODING = _any("* aws-chunked br chunked compress dcb dcz deflate gzip identity trailers x-gzip zstd")
 _MEDIA_TYPE = (
@@ -74,6 +77,7 @@ def _list_of(item: str, separator: str) -> re.Pattern[str]:
 
 _SCALAR = _list_of(_AMOUNT, "[,;] ?")
 """Amounts and times. A single name is a scalar as well."""
+_QUOTAS = _list_of(_QUOTA, " ?, ?")
 _MEDIA_TYPES = _list_of(_MEDIA_TYPE + _WEIGHT, " ?, ?")
 _CODINGS = _list_of(f"(?:{_CODING}){_WEIGHT}", " ?, ?")
 _FEATURES = _list_of(_FEATURE, " ?, ?")
@@ -91,6 +95,8 @@ _GRAMMARS: dict[str, re.Pattern[str]] = {
     "content-encoding": _CODINGS,
     "content-type": _MEDIA_TYPES,
     "openai-beta": _FEATURES,
+    "ratelimit": _QUOTAS,
+    "ratelimit-policy": _QUOTAS,
     "sec-websocket-extensions": _EXTENSIONS,
     "server": _PRODUCTS,
     "server-timing": _TIMINGS,
@@ -147,6 +153,7 @@ _FIREWORKS = _any(
 )
 _FAMILIES = re.compile(
     f"(?:llm_provider-)?(?:x-|anthropic-|x-fireworks-)?ratelimit(?:bysize)?(?:-(?:{_RATE_LIMIT})){{0,6}}"
+    "|x-tokenlimit-(?:limit|remaining|reset)"
     f"|x-codex(?:-(?:{_CODEX})){{1,7}}|(?:x-)?fireworks(?:-(?:{_FIREWORKS})){{1,8}}"
 )
 

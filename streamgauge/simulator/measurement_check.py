@@ -472,12 +472,13 @@ def _aligned(lines: Sequence[tuple[str, ...]]) -> list[str]:
 PAGE_ROWS = 20_000
 
 
-def streams_since(tables: QueryPool, since: datetime) -> list[dict[str, Any]]:
-    """Rows of `streams` that started at or after `since`, with `STREAM_COLUMNS`. Raises QueryError."""
+def streams_since(tables: QueryPool, since: datetime, gateway: str | None = None) -> list[dict[str, Any]]:
+    """Rows of `streams` that started at or after `since`, with `STREAM_COLUMNS`; with `gateway`, only its rows. Raises QueryError."""
+    of_gateway = "" if gateway is None else f"AND gateway = '{gateway}' "
     found: list[dict[str, Any]] = []
     while True:
         page = tables.query(
-            f"SELECT {', '.join(STREAM_COLUMNS)} FROM streams WHERE started_at >= TIMESTAMPTZ '{since.isoformat()}' "
+            f"SELECT {', '.join(STREAM_COLUMNS)} FROM streams WHERE started_at >= TIMESTAMPTZ '{since.isoformat()}' {of_gateway}"
             f"ORDER BY started_at, stream_id LIMIT {PAGE_ROWS} OFFSET {len(found)}",
             max_rows=PAGE_ROWS,
             timeout_s=30,

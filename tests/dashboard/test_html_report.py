@@ -146,6 +146,19 @@ def test_session_has_its_turns_tools_cost_and_critical_path(tmp_path: Path) -> N
     assert turn.answer(expected) in written(tmp_path, last(1))[0].sections["sessions"]
 
 
+def test_session_of_requests_that_all_failed_before_a_dialect_was_known(tmp_path: Path) -> None:
+    with filling(tmp_path) as connection:
+        insert(connection, "streams", [
+            {"stream_id": UUID(int=n + 1), "session_id": "main", "turn": 1, "outcome": "connect_error", "request_model": "gpt-5",
+             "started_at": datetime.now(UTC) - timedelta(seconds=60 - n), "end_ns": S, "error_type": "ConnectionRefusedError"}
+            for n in range(30)  # so many that they are in a file with statistics
+        ])  # fmt: skip
+        roll_up(connection)
+    text = written(tmp_path, last(1))[0].sections["sessions"]
+    assert "Errors\n30" in text
+    assert "Turn 1" in text
+
+
 def test_hostile_names_stay_text_and_the_report_stays_small(tmp_path: Path) -> None:
     hostile = (
         "\"'></td></style><script>alert(1)</script><img src=http://x.example/ onerror=alert(1)>{{ 7*7 }}"

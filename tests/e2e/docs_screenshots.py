@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -29,11 +28,11 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from streamgauge.commands.demo_run import CONFIG, PRICES
 from streamgauge.simulator.agents import run_agents
+from streamgauge.simulator.router import start_router
 from streamgauge.simulator.traffic import Traffic, TrafficOptions
 from tests.dashboard.screenshots import main as take
 from tests.deadline import DEADLINE_S
 from tests.e2e.running import Up, simulator, up
-from tests.ingest.running_tap import read_request
 from tests.ports import free_port
 
 HEALTHY_S = 190
@@ -76,32 +75,6 @@ def traced(running: Up) -> str:
     return trace_id
 
 
-async def route(port: int, tap: Callable[[], str]) -> None:
-    """A gateway that takes 25 ms for its own decisions and sends each request through the tap to another gateway."""
-
-    open_now: set[asyncio.Task[None] | None] = set()  # asyncio itself keeps only weak references
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        open_now.add(asyncio.current_task())
-        with suppress(OSError, asyncio.IncompleteReadError):
-            head, body = await read_request(reader)
-            await asyncio.sleep(0.025)
-            url = urlsplit(tap())
-            answers, requests = await asyncio.open_connection(url.hostname, url.port)
-            head = head.replace(b"POST /", b"POST /eu-gateway/", 1).replace(
-                b"\r\n", b"\r\nconnection: close\r\n", 1
-            )
-            requests.write(head + body)
-            while data := await answers.read(2**16):
-                writer.write(data)
-            requests.close()
-        writer.close()
-        open_now.discard(asyncio.current_task())
-
-    async with await asyncio.start_server(serve, "127.0.0.1", port) as server:
-        await server.serve_forever()
-
-
 @contextmanager
 def in_thread(work: Callable[[threading.Event], None]) -> Iterator[None]:
     """Call `work(stop)` in a thread, and set `stop` at the end."""
@@ -124,7 +97,7 @@ def traffic(tap: str, router_port: int, stop: threading.Event) -> None:
             Traffic(TrafficOptions(base_url=f"{tap}/{gateway}", run=gateway, seed=gateway, rate_per_s=4.0))
             for gateway in GATEWAYS
         ]
-        router = asyncio.create_task(route(router_port, lambda: tap))
+        router = await start_router(lambda: f"{tap}/{GATEWAYS[0]}", router_port)
         tasks = [asyncio.create_task(each.run(ended)) for each in found]
         tasks += [asyncio.create_task(run_agents(each, 2, ended)) for each in found]
         await asyncio.to_thread(stop.wait)
@@ -132,7 +105,7 @@ def traffic(tap: str, router_port: int, stop: threading.Event) -> None:
         for each in found:
             await each.cancel()
         await asyncio.wait(tasks)
-        router.cancel()
+        router.close()
 
     asyncio.run(run())
 

@@ -78,6 +78,7 @@ PROMISED = {
             SELECT dialect, min(response_headers) AS response_headers FROM streams
             WHERE request_model IN ('claude-sim-large', 'gpt-sim-mini') AND http_status = 200 GROUP BY 1)""",
     "cached prompts": "SELECT sum(cached_input_tokens) > 0 FROM streams",
+    "hops": "SELECT count(*) > 3 AND bool_and(outer_gateway = 'router' AND inner_gateway = 'sim') FROM hops",
     "answers on WebSockets": "SELECT count(*) > 0 FROM streams WHERE response_index > 0",
 }
 """What each page needs → SQL that it is there."""
@@ -177,7 +178,7 @@ def compare(
         return streams
 
     monkeypatch.setattr(demo, "_stored_streams", stored_streams)
-    traffic = Traffic(TrafficOptions(base_url="http://127.0.0.1:1"))
+    traffic = [Traffic(TrafficOptions(base_url="http://127.0.0.1:1"))]
     code = asyncio.run(demo._compare(traffic, ledger, tmp_path, datetime.now(UTC)))
     return code, "\n".join(output)
 

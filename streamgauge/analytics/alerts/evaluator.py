@@ -108,13 +108,14 @@ class AlertEvaluator(CommitHook):
         publish: Callable[[Sequence[StreamSilence]], None] = lambda found: None,
         clock: Callable[[], int] = time.monotonic_ns,
         publish_incidents: Callable[[Sequence[Mapping[str, str]]], None] = lambda firing: None,
+        publish_limits: rules.PublishLimits = lambda rows, now: None,
         guards: Guards | None = None,
     ) -> None:
         """`cursor` returns a new connection to the store's tables. `instance`: name of this process, the same after a restart.
 
         `query` runs the queries of the diagnosis, None: there is none. `dashboard` returns the address of the running dashboard.
         `client_names`: client id → name, for messages. `publish` receives the silences of each observation, `publish_incidents` the
-        labels of the incidents that fire. Raises duckdb.Error.
+        labels of the incidents that fire, `publish_limits` the rate limits. Raises duckdb.Error.
         """
         self._cursor, self._instance, self._publish, self._clock = cursor, instance, publish, clock
         self._publish_incidents = publish_incidents
@@ -127,7 +128,7 @@ class AlertEvaluator(CommitHook):
         self._client_names = client_names
         self._clocks: dict[str, TapClocks] = {}
         """By partition."""
-        self._store_rules = rules.StoreRules(clock, client_names)
+        self._store_rules = rules.StoreRules(clock, client_names, publish_limits)
         self._incidents = IncidentRule(query, clock, client_names or {}) if query is not None else None
         self._store_holds = dict(rules.STORE_HOLDS)
         self._store_holds[DIAGNOSIS] = Hold(0.0, RESOLVE_INCIDENT_S, options.quiet_s)

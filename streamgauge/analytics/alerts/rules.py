@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import duckdb
+import polars as pl
 
 from streamgauge.analytics.alerts.alert_states import Condition, Hold, Key, Severity
 from streamgauge.analytics.measures.open_streams import Phase, Silence
@@ -84,6 +85,9 @@ def name_of(key: Key) -> str:
 
 # Over stored rows
 
+PublishLimits = Callable[[pl.DataFrame, datetime], None]
+"""Receives the rows of `streamgauge.analytics.reports.rate_limits.table`, and when they were read."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoreRule:
@@ -98,8 +102,10 @@ class StoreRule:
     """SQL over `streams`: which of them the condition affects. None: the message names what is affected."""
     needs: str | None = None
     """Table without whose rows the rule has no conditions."""
-    conditions: Callable[[duckdb.DuckDBPyConnection, Mapping[str, str]], dict[Key, Condition]] | None = None
-    """Instead of the SQL. It also receives client id → name."""
+    conditions: (
+        Callable[[duckdb.DuckDBPyConnection, Mapping[str, str], PublishLimits], dict[Key, Condition]] | None
+    ) = None
+    """Instead of the SQL. It also receives client id → name, and what else uses the rate limits."""
 
 
 def _recent_and_usual(minutes: str, amount: str, of: str) -> str:
@@ -201,10 +207,13 @@ the server, which the server does not see. Every 5 minutes, because the view rea
 RATE_LIMIT_S = 900.0
 
 
-def _rate_limits(cursor: duckdb.DuckDBPyConnection, client_names: Mapping[str, str]) -> dict[Key, Condition]:
+def _rate_limits(
+    cursor: duckdb.DuckDBPyConnection, client_names: Mapping[str, str], publish: PublishLimits
+) -> dict[Key, Condition]:
     now, found = datetime.now(UTC), dict[Key, Condition]()
-    rows = rate_limits.with_text(rate_limits.table(lambda sql: cursor.execute(sql).pl(), now), client_names)
-    for row in rows.drop_nulls("text").to_dicts():
+    rows = rate_limits.table(lambda sql: cursor.execute(sql).pl(), now)
+    publish(rows, now)
+    for row in rate_limits.with_text(rows, client_names).drop_nulls("text").to_dicts():
         if row["forecast_s"] <= RATE_LIMIT_S:
             client = row["mostly"]
             found[Key("rate_limit", row["gateway"], row["model"], row["quota"] or row["kind"])] = Condition(
@@ -248,9 +257,14 @@ MAX_EXAMPLES = 20
 class StoreRules:
     """Evaluates the rules, each at its interval. Used by one thread."""
 
-    def __init__(self, clock: Callable[[], int], client_names: Mapping[str, str] | None = None) -> None:
-        """`clock`: monotonic time in ns. `client_names`: client id → name."""
-        self._clock, self._client_names = clock, client_names or {}
+    def __init__(
+        self,
+        clock: Callable[[], int],
+        client_names: Mapping[str, str] | None = None,
+        publish_limits: PublishLimits = lambda rows, now: None,
+    ) -> None:
+        """`clock`: monotonic time in ns. `client_names`: client id → name. `publish_limits` receives the rate limits when they are read."""
+        self._clock, self._client_names, self._publish_limits = clock, client_names or {}, publish_limits
         self._found: dict[str, tuple[int, dict[Key, Condition]]] = {}
         """By rule: when it was evaluated, and its conditions."""
 
@@ -260,16 +274,20 @@ class StoreRules:
         for rule in STORE_RULES:
             known, now_ns = self._found.get(rule.name), self._clock()
             if known is None or now_ns - known[0] >= rule.every_s * 1e9:
-                known = self._found[rule.name] = now_ns, _conditions(cursor, rule, self._client_names)
+                conditions = _conditions(cursor, rule, self._client_names, self._publish_limits)
+                known = self._found[rule.name] = now_ns, conditions
             found |= known[1]
         return found
 
 
 def _conditions(
-    cursor: duckdb.DuckDBPyConnection, rule: StoreRule, client_names: Mapping[str, str]
+    cursor: duckdb.DuckDBPyConnection,
+    rule: StoreRule,
+    client_names: Mapping[str, str],
+    publish_limits: PublishLimits,
 ) -> dict[Key, Condition]:
     if rule.conditions is not None:
-        return rule.conditions(cursor, client_names)
+        return rule.conditions(cursor, client_names, publish_limits)
     if rule.needs is not None and cursor.execute(f"FROM {rule.needs} LIMIT 1").fetchone() is None:
         return {}
     rows = cursor.execute(f"SELECT {_CONDITION} FROM ({rule.sql})").fetchall()

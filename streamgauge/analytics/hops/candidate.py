@@ -148,6 +148,8 @@ class HopCandidate(NamedTuple):
     ttft_ns: int | None
     last_output_ns: int | None
     end_ns: int | None
+    connection_id: str | None = None
+    """The stream of the WebSocket on which this one is an answer."""
 
     @property
     def side(self) -> Side:
@@ -160,9 +162,11 @@ class HopCandidate(NamedTuple):
 
 
 SQL_COLUMNS = tuple(
-    {"stream_id": "stream_id::VARCHAR AS stream_id", "wall_ns": "epoch_us(started_at) * 1000 AS wall_ns"}.get(
-        name, name
-    )
+    {
+        "stream_id": "stream_id::VARCHAR AS stream_id",
+        "connection_id": "connection_id::VARCHAR AS connection_id",
+        "wall_ns": "epoch_us(started_at) * 1000 AS wall_ns",
+    }.get(name, name)
     for name in HopCandidate._fields
 )
 """The fields as SQL over `streams`. `candidate` requires `clock_id` and `clock_ns`."""

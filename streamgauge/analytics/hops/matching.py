@@ -123,7 +123,8 @@ class _Matcher:
         by_span = {(s.trace_id, s.span_id): s for s in streams if s.span_id}
         for inner in self._unmatched(streams):
             outer = by_span.get((inner.trace_id, inner.parent_span_id or ""))
-            if outer is not None and outer is not inner:
+            # The span of a WebSocket is the parent of those of its answers.
+            if outer is not None and outer is not inner and outer.stream_id != inner.connection_id:
                 self._add(outer, inner, "span")
 
     def by_trace(self, streams: Sequence[HopCandidate]) -> None:

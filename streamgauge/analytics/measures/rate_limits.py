@@ -3,6 +3,7 @@
 Contract
 - A window is what the words of a header name say besides its role: `x-ratelimit-remaining-tokens-minute` has the role `remaining` of the
   window `tokens-minute`. Headers that LiteLLM copies from its provider (`llm_provider-…`) are windows of their own.
+- Of the fields of draft-ietf-httpapi-ratelimit-headers, `RateLimit` and `RateLimit-Policy`, each policy is a window.
 - Of several windows of requests or tokens, the columns have the one with the smallest share left: it causes the next 429.
 - `…-utilization` (Anthropic's subscriptions) and `x-codex-…-used-percent` say what is used. They are quotas, without a number. Values
   above `MAX_SHARE` mean that all of the response are percentages. Extra usage (`overage`) is no limit: while it is in use, the quota is
@@ -21,6 +22,7 @@ from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
 from streamgauge.analytics.dialects.events import ServerStat
+from streamgauge.ingest.identifiers import is_hash
 
 MAX_SHARE = 2.0
 """A used share above it is a percentage. Providers report shares a few percent above 1 with a 429."""
@@ -44,6 +46,9 @@ _UNIT_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0,
 _Windows = dict[tuple[str, str], dict[str, str]]
 """Vendor's prefix and window → role → value."""
 _PAIRS = re.compile(r"\b(limit|remaining|reset)=(\d+)")
+_POLICY = "policy"
+"""Instead of a vendor's prefix, of the windows of the draft."""
+_POLICY_ROLES = {"q": "limit", "r": "remaining", "t": "reset", "qu": "unit"}
 
 
 class Window(NamedTuple):
@@ -81,6 +86,8 @@ def limits_in_headers(headers: Sequence[tuple[str, str]], at_s: float) -> Limits
     for name, value in headers:
         if "ratelimit" in name:
             _add(windows, name, value)
+        elif name.startswith("x-tokenlimit-"):  # Together
+            _add(windows, name.replace("tokenlimit", "ratelimit-tokens"), value)
         elif found := _CODEX.fullmatch(name):
             role = "utilization" if found[2] == "used-percent" else "reset"
             windows.setdefault(("x-codex", f"codex-{found[1]}"), {}).setdefault(
@@ -168,8 +175,21 @@ def _add(windows: _Windows, name: str, value: str) -> None:
         windows.setdefault((key[0], "overage"), {})["use"] = value
     elif len(roles) == 1:
         windows.setdefault(key, {}).setdefault(roles[0], value)
-    elif not words:  # RateLimit: limit=100, remaining=50, reset=30
+    elif not words and "remaining=" in value:  # RateLimit: limit=100, remaining=50, reset=30
         windows.setdefault(key, {}).update(_PAIRS.findall(value))
+    elif words in ([], ["policy"]):
+        _add_policies(windows, value)
+
+
+def _add_policies(windows: _Windows, value: str) -> None:
+    """Add `"default";r=50;t=30`, or `"default";q=100;w=60` of RateLimit-Policy. Of two names (Hugging Face), the last one counts."""
+    for item in value.split(","):
+        parts = [part.strip().partition("=") for part in item.split(";")]
+        names = [name.strip('"') for name, is_given, _ in parts if not is_given and not is_hash(name)]
+        roles = windows.setdefault((_POLICY, names[-1]), {}) if names else {}
+        for name, _, given in parts:
+            if name in _POLICY_ROLES:
+                roles.setdefault(_POLICY_ROLES[name], given.strip('"'))
 
 
 def _tightest(windows: _Windows, at_s: float, *, has_quota: bool) -> Limits:
@@ -188,7 +208,7 @@ def _tightest(windows: _Windows, at_s: float, *, has_quota: bool) -> Limits:
             if has_quota and "overage" not in name:
                 is_percent = are_percent or of["utilization"].endswith("%")
                 found["quota"].append(Window(name, 1.0, 1 - share / (100 if is_percent else 1), reset_s))
-        elif kind := _kind(name):
+        elif kind := _kind(of.get("unit", name), is_policy=vendor == _POLICY and "unit" not in of):
             limit, remaining = (_count(number_in(of.get(role, ""))) for role in ("limit", "remaining"))
             if remaining is not None and limit != 0:
                 found[kind].append(Window(name, limit, remaining, reset_s))
@@ -196,12 +216,12 @@ def _tightest(windows: _Windows, at_s: float, *, has_quota: bool) -> Limits:
     return Limits(requests, tokens, quota)
 
 
-def _kind(window: str) -> str | None:
-    """What a window counts. None: neither requests nor tokens, such as images."""
+def _kind(window: str, *, is_policy: bool) -> str | None:
+    """What a window, or a unit, counts. A policy counts requests, unless its name says tokens. None: neither, such as images."""
     words = set(window.removeprefix("llm_provider-").split("-")) - {""}
     if words & _TOKENS:
         return "tokens"
-    return "requests" if words & _REQUESTS or words <= _TIMES else None
+    return "requests" if is_policy or words & _REQUESTS or words <= _TIMES else None
 
 
 def _count(value: float | None) -> float | None:

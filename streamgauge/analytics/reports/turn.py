@@ -133,6 +133,7 @@ def _streams(query: Query, session_id: str, began: datetime, ended: datetime) ->
 
     Of a hop, `before_ns` and `tail_ns` are the times of the gateway before the first attempt and after the last one.
     """
+    # `coalesce`: DuckDB 1.5 skips the rows of a store without any dialect for `dialect IS DISTINCT FROM … OR dialect = …`.
     hops = f"""
             SELECT outer_stream_id AS stream_id, min(gateway_before_ns) AS before_ns, coalesce(sum(added_tail_ns), 0)::BIGINT AS tail_ns
             FROM hops WHERE {_between(began, ended, "outer_started_at")} GROUP BY ALL"""
@@ -142,7 +143,7 @@ def _streams(query: Query, session_id: str, began: datetime, ended: datetime) ->
         FROM streams LEFT JOIN ({hops}) USING (stream_id)
         WHERE {_between(began, ended)} AND {IS_REQUEST} AND stream_id NOT IN (SELECT inner_stream_id FROM hops)
             AND ({CALLS_MODEL} AND {literal(session_id)} IN (session_id, parent_session_id)
-                OR dialect = '{MCP}' AND {is_one_of("operation", TOOL_OPERATIONS)})
+                OR coalesce(dialect = '{MCP}', false) AND {is_one_of("operation", TOOL_OPERATIONS)})
         ORDER BY dialect IS NOT DISTINCT FROM '{MCP}', started_at, stream_id LIMIT {MAX_STREAMS}""").to_dicts()
 
 

@@ -1,17 +1,17 @@
-"""Gauges of burn rates, error budgets, budgets and rate limits, read from the views `burn_rates`, `error_budgets` and `budget_spend`, and
-from the report of rate limits."""
+"""Gauges of burn rates, error budgets, budgets and rate limits, read from the views `burn_rates`, `error_budgets` and `budget_spend`. The
+alerts read the rate limits."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import duckdb
+import polars as pl
 from opentelemetry.metrics import CallbackOptions, Observation
 
-from streamgauge.analytics.reports import rate_limits
 from streamgauge.analytics.schema.budgets import SPEND_WINDOWS
 from streamgauge.analytics.schema.objectives import BURN_COLUMNS, BURN_WINDOWS
 from streamgauge.analytics.telemetry.semconv import NAMESPACE, Names
@@ -74,12 +74,12 @@ class ObjectiveGauges:
         self._read |= {"objective.burn_rate": (now_s, burn), "objective.budget_spent": (now_s, spent)}
         if now_s - self._read.get("budget.spent", (float("-inf"),))[0] >= SPEND_EVERY_S:
             self._read_budgets(cursor, now_s)
-        self._read_limits(cursor, now_s)
 
-    def _read_limits(self, cursor: duckdb.DuckDBPyConnection, now_s: float) -> None:
+    def update_limits(self, rows: pl.DataFrame, now: datetime) -> None:
+        """Replace the rate limits: rows of `streamgauge.analytics.reports.rate_limits.table` as of `now`."""
         found: dict[str, list[Series]] = {"limit": [], "remaining": [], "reset": [], "forecast": []}
-        now = datetime.now(UTC)
-        for row in rate_limits.table(lambda sql: cursor.execute(sql).pl(), now).to_dicts():
+        now_s = self._clock_s()
+        for row in rows.to_dicts():
             source = {NAMESPACE + name: row[name] for name in ("gateway", "client")} | {
                 self._names.request_model: row["model"],
                 NAMESPACE + "limit": row["quota"] or row["kind"],

@@ -13,6 +13,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, cast
 
 import duckdb
@@ -133,6 +134,11 @@ class Telemetry(CommitHook):
         if self.metrics is not None:
             with new_cursor() as cursor:
                 self.metrics.objectives.read(cursor)
+
+    def update_limits(self, rows: pl.DataFrame, now: datetime) -> None:
+        """Update the gauges of rate limits: rows of `streamgauge.analytics.reports.rate_limits.table` as of `now`."""
+        if self.metrics is not None:
+            self.metrics.objectives.update_limits(rows, now)
 
     def counters(self) -> dict[str, int]:
         queue, events = self._spans, self._exceptions

@@ -346,3 +346,25 @@ def test_identical_prompts_on_two_hosts_are_matched_once_the_offset_is_known() -
     found = pairs(matched(sides(sent), offsets, order))
     assert found <= truth(sent)
     assert len(found) >= 0.95 * 50
+
+
+def test_websocket_and_its_answers_are_no_hop() -> None:
+    """The answers have the socket's span as their parent, at the same tap and upstream."""
+    sent = exchange(START)
+    socket = candidate(sent.outer)
+    child = {"trace_id": socket.trace_id, "parent_span_id": socket.span_id, "connection_id": socket.stream_id}
+    answers = [
+        candidate(
+            exchange(START + n * MS).outer,
+            gateway=socket.gateway,
+            tap=socket.tap,
+            span_id=f"{n:016x}",
+            **child,
+        )
+        for n in (1, 2)
+    ]
+    found = match([socket, *answers], ClockOffsets(), SideOrder(), lambda ids: {})
+    assert found.found == []
+    other = candidate(sent.inners[0], **{**child, "connection_id": None})
+    [pair] = match([socket, *answers, other], ClockOffsets(), SideOrder(), lambda ids: {}).found
+    assert (pair.outer, pair.inner, pair.matched_by) == (socket, other, "span")

@@ -172,6 +172,45 @@ def test_the_draft_of_the_ietf_has_pairs_or_three_fields() -> None:
     assert limits_in(three).requests == Window("", 100, 40, 9)
 
 
+def test_the_draft_of_the_ietf_names_policies() -> None:
+    found = limits_in("""
+        RateLimit: "default";r=50;t=30
+        RateLimit-Policy: "default";q=100;w=60
+    """)
+    assert found == Limits(requests=Window("default", 100, 50, 30))
+    # The scarcest of several policies. Of two names, Hugging Face's second one is that of the limit.
+    several = limits_in("""
+        ratelimit-policy: "fixed window";"api";q=500;w=300, "daily";q=1000;w=86400;qu="requests", "tokens-per-min";q=900;w=60
+        ratelimit: "api";r=400;t=200, daily;r=10;t=9, "tokens-per-min";r=1;t=2
+    """)
+    assert several == Limits(Window("daily", 1000, 10, 9), Window("tokens-per-min", 900, 1, 2))
+    assert limits_in('ratelimit: "a";r=5\nratelimit-policy: "a";q=9;qu="content-bytes"') == Limits()
+    assert limits_in('ratelimit: "a";r=5').requests == Window("a", None, 5)
+    assert limits_in("ratelimit-policy: 100;w=60") == limits_in("ratelimit: ,;=") == Limits()
+
+
+def test_partition_keys_of_the_draft_and_names_that_are_keys_are_not_recorded() -> None:
+    secret = "sk-proj-" + "a1B2" * 8
+    for value in ('"default";r=50;t=30;pk=:c2VjcmV0dXNlcg==:', f'"default";r=50;t=30;pk=:{secret}:'):
+        assert recorded_value("ratelimit", value).startswith('"default";r=50;t=30;hashed:')
+    for value in (f'"{secret}";r=5;t=3', '"what my customer said";r=5'):
+        assert recorded_value("ratelimit", value).startswith("hashed:")
+    assert limits_in('ratelimit: "default";r=50;t=30;pk=:c2VjcmV0:').requests == Window(
+        "default", None, 50, 30
+    )
+
+
+def test_together_has_fields_of_its_own_for_tokens() -> None:
+    found = limits_in("""
+        x-ratelimit-limit: 10
+        x-ratelimit-remaining: 9
+        x-ratelimit-reset: 1
+        x-tokenlimit-limit: 3000
+        x-tokenlimit-remaining: 2000
+    """)
+    assert (found.requests, found.tokens) == (Window("", 10, 9, 1), Window("tokens", 3000, 2000))
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -105,10 +106,21 @@ def test_the_alert_fires_within_15_minutes_of_the_429_and_names_the_client(
     assert "mostly by client nightly" in condition.message
 
 
-def test_gauges_have_limit_remaining_reset_and_forecast(con: duckdb.DuckDBPyConnection) -> None:
+def test_gauges_have_limit_remaining_reset_and_forecast(
+    con: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     add(con, "batch", per_s=1000, share=1)
     gauges = ObjectiveGauges(names_of("1.41"), lambda: 0.0)
+    table, asked = rate_limits.table, list[pl.DataFrame]()
+
+    def counted(*arguments: Any) -> pl.DataFrame:
+        asked.append(table(*arguments))
+        return asked[-1]
+
+    monkeypatch.setattr(rate_limits, "table", counted)
+    StoreRules(lambda: 0, publish_limits=gauges.update_limits).conditions(con)
     gauges.read(con)
+    assert len(asked) == 1, "alert and gauges share one query"
 
     def value(name: str) -> float:
         [one] = gauges.observe(f"rate_limit.{name}", None)  # type: ignore[arg-type]
