@@ -190,16 +190,18 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=4, help="seeds of each kind of incident")
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--healthy", type=int, default=100, help="healthy runs")
+    parser.add_argument("--rates", type=int, default=0, help="only this number of TRAFFIC, from 1 on")
     parser.add_argument("--only", default="", help="only incidents whose name contains this")
     parser.add_argument(
         "--write", action="store_true", help="add the runs to results.json and write performance.md"
     )
     options = parser.parse_args()
+    used = TRAFFIC[options.rates - 1 :][:1] if options.rates else TRAFFIC
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     first_healthy = 1000 * options.first_seed
     planned: dict[str, list[tuple[str, int, tuple[float, float]]]] = {
-        "incidents": [(n, s, t) for s in seeds for t in TRAFFIC for n in INCIDENTS if options.only in n],
-        HEALTHY: [(HEALTHY, first_healthy + i, TRAFFIC[i % len(TRAFFIC)]) for i in range(options.healthy)],
+        "incidents": [(n, s, t) for s in seeds for t in used for n in INCIDENTS if options.only in n],
+        HEALTHY: [(HEALTHY, first_healthy + i, used[i % len(used)]) for i in range(options.healthy)],
     }
     with _stored() as (query, write):
         periods = (LATEST - timedelta(hours=3 * number) for number in range(10**6))

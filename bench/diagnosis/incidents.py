@@ -13,8 +13,8 @@ from functools import partial
 import numpy as np
 
 from bench.diagnosis.traffic import GATEWAYS, MODELS, SERVERS, SUBSTITUTE, Fault, Load, main_client
-from streamgauge.analytics.diagnosis.aggregates import metrics
 from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis
+from streamgauge.analytics.diagnosis.metrics import metrics
 from streamgauge.analytics.schema.objectives import DEFAULT
 
 
