@@ -13,9 +13,11 @@ from datetime import datetime
 
 from streamgauge.analytics.diagnosis.diagnosis import FAILURES
 from streamgauge.analytics.diagnosis.metrics import (
+    AGE,
     ALONE,
     BUCKETS,
     CUBE,
+    CUT,
     EARLIER_BUCKETS,
     LEAST_SIZE_BYTES,
     SIZE_NAMES,
@@ -219,12 +221,13 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
     whens = " ".join(
         f"WHEN {name} IS NOT NULL THEN '{prefix}' || {name}" for name, prefix in prefixes.items()
     )
+    cuts = ", ".join(str(FAILURES.index(name)) for name in CUT)
     of_values = _sums([m for m in compared if not m.is_slow], adjusted=True)
     return f"""
         WITH chosen AS MATERIALIZED (
             SELECT {_bucket(chosen)} AS bucket, {", ".join(CUBE)}, tap, {_columns(values)}, outcome, started_at, ttft_ns, itl_ns,
             input_tokens, if(is_error OR {blame.CLIENT_NS} > {SLOW_CLIENT_S}e9, 6, 1) AS weight,
-            {STRATUM} AS stratum, {objective_name(objectives)} AS objective, {_values(compared)}
+            {STRATUM} AS stratum, {AGE} AS age, {objective_name(objectives)} AS objective, {_values(compared)}
             FROM (SELECT *, {_columns(_SHARED)} FROM ({source(chosen, labelled=bool(labels))}))),
         {tops},
         levels AS (SELECT model, gateway, stratum, {levels} FROM chosen GROUP BY ALL),
@@ -237,6 +240,8 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
         UNION ALL BY NAME
         SELECT 'alone' AS part, bucket, CASE {whens} END AS alone, {_columns({n: f"{sql}::DOUBLE" for n, sql in of_values.items()})}
         FROM adjusted GROUP BY GROUPING SETS ({sets})
+        UNION ALL BY NAME
+        SELECT 'age' AS part, bucket, age, count(*)::DOUBLE AS x_cut FROM chosen WHERE failure IN ({cuts}) AND age >= 0 GROUP BY ALL
         UNION ALL BY NAME
         SELECT 'total' AS part, objective, count(*) AS requests, {ERROR_RATE} AS error_rate,
             quantile_cont(ttft_ns, 0.95) AS ttft_p95_ns, quantile_cont(itl_ns, 0.95) AS itl_p95_ns
@@ -389,7 +394,8 @@ def details(
     `candidate`, `outcome`, `http_status`, `error_type`, `error_phase`, `streams`, `usual` (as many as before the candidate's begin),
     `with_tools` (streams with a tool call), `objective` (the most frequent one), `broken` (the most frequent dialect with its
     violations), `served` (the most frequent response model), `repeats`, `tool` and `session_id` of the
-    longest loop, `stream_id` (an example). Each candidate has one more row, in which `streams` is NULL. It has
+    longest loop, `ages` (classes of `AGE` with their streams), `age_ns` (the median),
+    `stream_id` (an example). Each candidate has one more row, in which `streams` is NULL. It has
     `before_tools`, the share of streams with a tool call before the candidate's begin. For the metrics in `averaged`, which are means of
     logarithms, it has `p50_*` and `p95_*`, and `before_*`, the median of the streams before (NULL if fewer than `LEAST_BEFORE`).
     """
@@ -407,6 +413,8 @@ def details(
             f" mode({objective_name(objectives)}) AS objective, mode(list_prepend(dialect, violations)) FILTER (is_now) AS broken,"
             f" mode(response_model) FILTER (is_now) AS served,"
             f" max(tool_repeats) FILTER (is_now) AS repeats, arg_max(repeated_tool, tool_repeats) FILTER (is_now) AS tool,"
+            f" map_entries(histogram({AGE}) FILTER (is_now AND end_ns >= 1e9)) AS ages,"
+            f" quantile_cont(end_ns, 0.5) FILTER (is_now) AS age_ns,"
             f" arg_max(session_id, tool_repeats) FILTER (is_now) AS session_id,"
             f" arg_max(stream_id::VARCHAR, {order}) FILTER (is_now) AS stream_id"
             f" FROM (SELECT *, {metric.at} AS moment, moment >= {instant(candidate.begin)} AS is_now FROM chosen"

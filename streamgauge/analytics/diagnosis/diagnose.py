@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -20,6 +21,7 @@ import polars as pl
 from streamgauge.analytics.diagnosis import aggregates, cell_tables, incidents
 from streamgauge.analytics.diagnosis.aggregates import Candidate
 from streamgauge.analytics.diagnosis.cell_tables import ALONE_AXIS, Array, CellTable
+from streamgauge.analytics.diagnosis.comparison import LEAST_STREAMS, variance_of
 from streamgauge.analytics.diagnosis.diagnosis import (
     FAILURES,
     GEOMETRIC_MEAN,
@@ -38,7 +40,7 @@ from streamgauge.analytics.diagnosis.metrics import (
     edges,
     metrics,
 )
-from streamgauge.analytics.diagnosis.search import LEAST_STREAMS, Found, promising, search, variance_of
+from streamgauge.analytics.diagnosis.search import Found, promising, search
 from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.objectives import DEFAULT, Objective
@@ -50,6 +52,8 @@ BUCKETS_BEFORE, BUCKETS_AFTER = 2, 5
 """Buckets before and after the first bucket of a change in which its onset is looked for."""
 LONGER_TTFT = 1.1
 """Least ratio of TTFT that is an effect of a lost cache."""
+LEAST_CUT, MOST_CUT = 5, 0.5
+"""Least number of failed streams, and share of them that end at one age, from which on it is evidence."""
 ONLY_WITH_TOOLS, MORE_TOOLS = 0.9, 1.25
 """Share of the failed streams that had a tool call, and its least ratio to the share before, from which on it is evidence."""
 
@@ -79,6 +83,7 @@ def diagnose(
     if parts:
         found = cell_tables.read_pairs(query(aggregates.pairs(chosen, objectives, parts)), parts)
         pairs = {m.name: table for part, table in zip(parts, found, strict=True) for m in part.metrics}
+        compared |= {m.name: m for part in parts for m in part.metrics}
     combined = combine(search(tables, compared, pairs, best), edges(chosen))
     causes = _causes(query, chosen, tables, combined) if combined else []
     missed = list(dict.fromkeys(m.name for m in measured if m.missed))
@@ -297,7 +302,7 @@ def _with_details(
         first = rows[0]
         evidence = []
         if metric.family in ("failure", "tool_failure") and first["outcome"] != "ok":
-            evidence.append(_ending(first))
+            evidence += [_ending(first), *_one_age(rows)]
             if _has_tools(first["with_tools"], first["streams"], quantiles["before_tools"]):
                 evidence.append("only with a tool call")
         if metric.family == "violation":
@@ -312,6 +317,22 @@ def _with_details(
             )
         )  # fmt: skip
     return found
+
+
+def _one_age(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where most streams were cut at one age, such as "12 of 16 end at 20 s"."""
+    ages, streams = Counter[int](), sum(row["streams"] for row in rows)
+    for row in rows:
+        ages.update({entry["key"]: entry["value"] for entry in row["ages"] or ()})
+    if not ages or streams < LEAST_CUT:
+        return []
+    age, count = ages.most_common(1)[0]
+    if count < MOST_CUT * streams:
+        return []
+    nearest = min(
+        (r["age_ns"] for r in rows if r["age_ns"]), key=lambda ns: abs(10 * math.log(ns / 1e9) - age)
+    )
+    return [f"{count} of {streams} end at {nearest / 1e9:.0f} s"]
 
 
 def _has_tools(with_tools: int, streams: int, usual: float | None) -> bool:

@@ -141,7 +141,7 @@ FAILURES = (
     "rate_limited", "http_error", "refused", "dns", "tls", "upstream_down", "upstream_reset", "timeout", "inband_error", "truncated",
 )  # fmt: skip
 """Metrics that count failed streams."""
-TITLES = dict.fromkeys(FAILURES, "Error rate") | {
+TITLES = dict.fromkeys((*FAILURES, "cut"), "Error rate") | {
     "tool_failure": "Failures with tool calls",
     "lost": "Records lost by the tap",
     "slow_client": "Client reads slowly",
@@ -153,6 +153,7 @@ TITLES = dict.fromkeys(FAILURES, "Error rate") | {
     "finish": "Unusual finish reasons",
     "prompts": "Longer prompts",
     "reasoning": "More reasoning",
+    "cost": "Cost per request",
     "violation": "Streams that strict clients reject",
     "tool_calls": "Fewer answers with tool calls",
     "tool_arguments": "Malformed tool calls",
@@ -167,7 +168,7 @@ TITLES = dict.fromkeys(FAILURES, "Error rate") | {
     "slow_itl": "ITL",
 }
 """Metric → what a headline calls it."""
-AFFECTED = dict.fromkeys(FAILURES, "failing") | {
+AFFECTED = dict.fromkeys((*FAILURES, "cut"), "failing") | {
     "tool_failure": "of the streams with a tool call fail",
     "lost": "of the streams incomplete",
     "other_model": "of the answers are by another model than requested",
@@ -186,7 +187,7 @@ AFFECTED = dict.fromkeys(FAILURES, "failing") | {
 GEOMETRIC_MEAN = "geometric mean"
 NUMBERS = {
     "ttft": "TTFT", "itl": "ITL", "cache": "hit rate", "slow_client": "wait", "tool_calls": "share", "output_tokens": "output",
-    "output_chars": "output", "prompts": "input", "reasoning": "reasoning",
+    "output_chars": "output", "prompts": "input", "reasoning": "reasoning", "cost": "cost in input tokens",
 }  # fmt: skip
 """Metric → what its number is called."""
 DIMENSION_NAMES = {"size": "request", "served": "response model", "finish": "finish reason"}

@@ -20,16 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from streamgauge.analytics.diagnosis.cell_tables import Array, CellTable, with_totals
+from streamgauge.analytics.diagnosis.comparison import LEAST_BASELINE, LEAST_STREAMS, compare
 from streamgauge.analytics.diagnosis.diagnosis import PLACE_DIMENSIONS, Cause, Effect
 from streamgauge.analytics.diagnosis.metrics import ALL_BUCKETS, CUBE, EARLIER_BUCKETS, FAMILIES, Metric
-from streamgauge.analytics.diagnosis.search import (
-    LEAST_BASELINE,
-    LEAST_SCORE,
-    LEAST_STREAMS,
-    MAX_CAUSES,
-    Found,
-    compare,
-)
+from streamgauge.analytics.diagnosis.search import LEAST_SCORE, MAX_CAUSES, Found
 from streamgauge.analytics.schema.dimensions import LABEL
 
 SAME_TIME_BUCKETS = 2.0

@@ -162,10 +162,30 @@ def _answers(name: str, least_change: float, *, n: str = "TRUE", family: str = "
     )  # fmt: skip
 
 
+CACHED_PRICE, OUTPUT_PRICE = 0.1, 5.0
+"""Usual prices of cached input and output, relative to that of input."""
+COST_TOKENS = f"""(input_tokens - {1 - CACHED_PRICE} * coalesce(least(cached_input_tokens, input_tokens), 0)
+    + {OUTPUT_PRICE} * coalesce(output_tokens, 0))"""
+"""SQL of the cost of a stream, in uncached input tokens of its model. Only ratios of it are used."""
+
+
 def _larger(name: str, value: str, least_ratio: float, *, n: str = quality.IS_ANSWER) -> Metric:
     """A number of tokens of which more are worse."""
     return Metric(name=name, kind="mean", unit="tokens", family=name, n=f"{n} AND {value} > 0",
                   x=f"ln(if({value} > 0, {value}, NULL))", least_change=math.log(least_ratio), of_client=True)  # fmt: skip
+
+
+AGE = "round(10 * ln(greatest(end_ns, 1) / 1e9))::INTEGER"
+"""SQL of the class of a stream's age at its end: each is 10 % wide, and round numbers of seconds are not near its limits."""
+CUT = ("upstream_reset", "timeout", "truncated", "inband_error")
+"""Failures that may cut streams at one age, from class 0, a second, on."""
+
+
+def cut(compared: Mapping[str, Metric], age: int) -> Metric:
+    """Failures at one age. Few streams are so long, so few count."""
+    x = " OR ".join(f"({compared[name].x})" for name in CUT)
+    return replace(compared["truncated"], name="cut", x=f"({x}) AND {AGE} = {age}", at=END, least_change=0.003, least_change_of_stream="",
+                   least_ratio=2.0, is_slow=True)  # fmt: skip
 
 
 def all_failures(compared: Mapping[str, Metric]) -> Metric:
@@ -201,6 +221,7 @@ def metrics(objectives: Sequence[Objective]) -> dict[str, Metric]:
         replace(_answers("tool_calls", 0.15), of_client=True),
         _larger("prompts", "input_tokens", 2.0, n="TRUE"),
         _larger("reasoning", "reasoning_tokens", 1.6),
+        _larger("cost", COST_TOKENS, 1.5),
         _answers("output_tokens", math.log(1.4), family="output"),
         _answers("output_chars", math.log(1.4), family="output", n="output_tokens IS NULL"),
         Metric(name="burst", kind="share", unit="share", family="burst",
