@@ -25,6 +25,7 @@ from streamgauge.analytics.diagnosis.metrics import (
     START,
     STRATA,
     STRATUM,
+    UNKNOWN,
     UPSTREAM_PROBLEM,
     Dimension,
     Metric,
@@ -71,7 +72,8 @@ def source(
     names += labels
     # ttfb_ns and last_output_ns: the last time a stream that then fell silent was active
     return f"""
-        SELECT {names}, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, client_app AS app, tap, server_instance AS server,
+        SELECT {names}, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, client_app AS app, tap,
+            coalesce(server_instance, '{UNKNOWN}') AS server,
             {ENDED_AT} AS ended_at, {UPSTREAM_PROBLEM} AS upstream_problem,
             {later(START, "coalesce(last_output_ns, ttfb_ns, request_sent_ns, 0)")} AS active_at
         FROM (SELECT * REPLACE ({INPUT_TOKENS} AS input_tokens) FROM streams WHERE {where} AND {IS_REQUEST})
@@ -200,10 +202,16 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
     alone = {name: (name, dimension) for name, dimension in ALONE.items() if name != LABEL}
     alone |= {f"label_{name}": (LABEL, replace(ALONE[LABEL], sql=label(name))) for name in labels}
     values = {name: f"({_shared(d.sql)})::VARCHAR" for name, (_, d) in alone.items()}
-    means = [m.name for m in compared if m.kind == "mean"]
+    means = [m for m in compared if m.kind == "mean"]
+    # A length of prompts is no level of its own class.
+    at = {
+        m: f"sum(sum(m_{m.name})) OVER (PARTITION BY model, gateway) / nullif(sum(count(m_{m.name})) OVER (PARTITION BY model, gateway), 0)"
+        for m in means
+    }
+    at |= {m: f"avg(m_{m.name})" for m in means if m.by_input}
     levels = ", ".join(
-        f"avg(m_{name}) - sum(sum(m_{name})) OVER () / sum(count(m_{name})) OVER () AS level_{name}"
-        for name in means
+        f"{level} - sum(sum(m_{m.name})) OVER () / sum(count(m_{m.name})) OVER () AS level_{m.name}"
+        for m, level in at.items()
     )
     tops = _tops(CUBE | {name: d.most for name, (_, d) in alone.items() if not d.is_ordered}, "weight")
     sums = _sums(compared) | {
@@ -211,7 +219,7 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
         "n_input": "count(*) FILTER (input_tokens > 0)",
         "x_input": "sum(ln(if(input_tokens > 0, input_tokens, NULL)))",
     }
-    differences = {f"d_{name}": f"m_{name} - level_{name}" for name in means}
+    differences = {f"d_{m.name}": f"m_{m.name} - level_{m.name}" for m in means}
     dimensions = ", ".join(_named(name) if not d.is_ordered else name for name, (_, d) in alone.items())
     sets = ", ".join(f"(bucket, {name})" for name in alone)
     prefixes = {
@@ -230,7 +238,8 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
             {STRATUM} AS stratum, {AGE} AS age, {objective_name(objectives)} AS objective, {_values(compared)}
             FROM (SELECT *, {_columns(_SHARED)} FROM ({source(chosen, labelled=bool(labels))}))),
         {tops},
-        levels AS (SELECT model, gateway, stratum, {levels} FROM chosen GROUP BY ALL),
+        levels AS (
+            SELECT model, gateway, stratum, {levels} FROM chosen GROUP BY model, gateway, stratum),
         strata AS (SELECT bucket, {", ".join(map(_named, CUBE))}, stratum, {_columns(sums)} FROM chosen GROUP BY ALL),
         adjusted AS (
             SELECT * EXCLUDE ({", ".join(alone)}), {dimensions}, {_columns(differences)}

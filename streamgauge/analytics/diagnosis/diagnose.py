@@ -260,7 +260,7 @@ def _other_causes(
     causes: list[tuple[Cause, Metric]] = []
     for name in missed:
         family = "failure" if name == "error_rate" else name
-        if family in families or (name != "error_rate" and families & {"burst", "cache", "stall"}):
+        if family in families or (name != "error_rate" and families & {"burst", "cache", "stall", "prompts"}):
             continue
         if name == "error_rate":
             metric = all_failures(compared)

@@ -42,7 +42,7 @@ def combine(found: Sequence[Found], edges: Sequence[datetime]) -> list[Incident]
     ordered = sorted(found, key=lambda f: (FAMILIES.index(f.metric.family), f.metric.is_slow, -f.score))
     for change in ordered:
         if any(i.main.metric == change.metric and i.main.where == change.where for i in incidents):
-            continue  # the rest of a drift
+            continue
         for i, incident in enumerate(incidents):
             if _belongs(change, incident, edges):
                 known = {f.metric.name for f in (incident.main, *incident.effects)}
@@ -60,7 +60,7 @@ def _belongs(change: Found, incident: Incident, edges: Sequence[datetime]) -> bo
     main = incident.main
     if change.metric.is_slow:
         same = [f for f in (main, *incident.effects) if f.metric.family == change.metric.family]
-        if any(_overlap(change, f) and _nested(change, f) for f in same):
+        if any(_overlap(change, f) and _may_be_same(change, f) for f in same):
             return True
     bucket = edges[-1] - edges[-2]
     # Failures with a tool call are some of the failures, so they may be clear at another time.
@@ -74,8 +74,9 @@ def _overlap(a: Found, b: Found) -> bool:
     return a.begin < b.end and b.begin < a.end
 
 
-def _nested(a: Found, b: Found) -> bool:
-    return a.where.items() <= b.where.items() or b.where.items() <= a.where.items()
+def _may_be_same(a: Found, b: Found) -> bool:
+    """Whether no dimension has different values in both places."""
+    return all(a.where[d] == b.where[d] for d in a.where.keys() & b.where.keys())
 
 
 # Onsets
@@ -83,7 +84,7 @@ def _nested(a: Found, b: Found) -> bool:
 Indexes = npt.NDArray[np.int64]
 
 LOG_LIKELIHOOD_DROP = 2.0
-USUAL = 0.02
+USUAL = 0.005
 """Least share of affected streams before an onset."""
 REFINEMENTS = 3
 RAMP_POINTS = 60

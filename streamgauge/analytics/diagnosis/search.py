@@ -119,8 +119,11 @@ def promising(
         if f"n_{metric.name}" in alone.columns:
             values = _worse_alone(alone, metric, variance, found)
             if values:
-                has_client = metric.of_client or (found is not None and "client" in found.where)
-                clients = [("client", name) for name in cube.values[2]] if has_client else []
+                clients = (
+                    [("client", found.where["client"])]
+                    if found is not None and "client" in found.where
+                    else []
+                )
                 wanted.setdefault((*clients, *values), []).append(metric)
     for age in _ages(tables["age"], cut(compared, 0)):
         wanted.setdefault(tuple(("client", name) for name in cube.values[2]), []).append(cut(compared, age))
@@ -355,15 +358,17 @@ def _end(
 
 
 def _without(table: CellTable, metric: Metric, place: tuple[int, ...], begin: int, end: int) -> CellTable:
-    """The table without the streams of a place in an interval."""
+    """The table without the streams of a place in an interval, or all of them if the metric is a mean."""
     columns = dict(table.columns)
     cells = tuple(
         slice(i, i + 1) if i < len(names) else slice(None)
         for i, names in zip(place, table.values, strict=True)
     )
+    # What is left of a drift is no further change.
+    buckets = slice(None) if metric.kind == "mean" else slice(begin, end)
     for column in (f"n_{metric.name}", f"x_{metric.name}", f"xx_{metric.name}", f"l_{metric.family}"):
         if column in columns:
             array = columns[column].copy()
-            array[(..., *cells, slice(begin, end))] = 0
+            array[(..., *cells, buckets)] = 0
             columns[column] = array
     return CellTable(table.dimensions, table.values, columns)
