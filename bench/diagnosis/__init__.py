@@ -21,7 +21,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -31,7 +31,7 @@ import polars as pl
 from bench.analytics.page import Section
 from bench.analytics.page import table as page_table
 from bench.diagnosis import own_incidents
-from bench.diagnosis.incidents import INCIDENTS, StagedIncident, healthy, is_quiet, judge
+from bench.diagnosis.incidents import INCIDENTS, Expected, StagedIncident, healthy, is_quiet, judge
 from bench.diagnosis.own_incidents import Naming
 from bench.diagnosis.traffic import simulate
 from streamgauge.analytics.diagnosis.diagnose import diagnose
@@ -97,11 +97,12 @@ def run(
     rate, length_s = traffic
     since, incident = until - timedelta(seconds=length_s), drawn(name, seed, length_s)
     more = {"faults": incident.faults, "load": incident.load}
-    write(simulate(seed, since=since, length_s=length_s, earlier_s=length_s, rate=rate, **more))
+    frame = simulate(seed, since=since, length_s=length_s, earlier_s=length_s, rate=rate, **more)
+    write(frame)
     began = time.perf_counter()
     diagnosis = diagnose(query, Selection(since=since, until=until))
     took_s = time.perf_counter() - began
-    named, errors_s = judge(diagnosis, incident.expected)
+    named, errors_s = judge(diagnosis, _from_first_affected(frame, incident, since))
     if name == HEALTHY:
         named = is_quiet(diagnosis, incident)
     extra = max(0, len(diagnosis.causes) - len(incident.expected))
@@ -117,6 +118,41 @@ def run(
             flush=True,
         )
     return found
+
+
+def _from_first_affected(frame: pl.DataFrame, incident: StagedIncident, since: datetime) -> list[Expected]:
+    """The expected causes with the onsets that the data show: no stream of a place may have been affected for a while."""
+    found = []
+    started_s = (frame["started_at"] - since).dt.total_microseconds() / 1e6
+    for one in incident.expected:
+        ended_s = started_s + frame["end_ns"] / 1e9
+        # Of a timeout, only its start is known to be before the silence.
+        moment_s = (
+            ended_s
+            if "failure" in one.families and not (frame["outcome"] == "idle_timeout").any()
+            else started_s
+        )
+        here = moment_s >= one.onset_s
+        if "failure" in one.families:
+            here &= frame["outcome"] != "ok"
+        for dimension, value in one.where.items():
+            here &= value_of(frame, dimension) == value if dimension != "size" else here
+        first = moment_s.filter(here).min()
+        found.append(replace(one, onset_s=max(one.onset_s, float(first or 0.0))))  # type: ignore[arg-type]
+    return found
+
+
+def value_of(frame: pl.DataFrame, dimension: str) -> pl.Series:
+    """The values of a dimension of places."""
+    if dimension == "label":
+        return pl.Series([f"team={dict(labels)['team']}" for labels in frame["labels"].to_list()])
+    names = {
+        "model": "request_model",
+        "client": "client_id",
+        "app": "client_app",
+        "server": "server_instance",
+    }
+    return frame[names.get(dimension, dimension)]
 
 
 def incident_lines(runs: Sequence[Run]) -> list[str]:
@@ -190,16 +226,18 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=4, help="seeds of each kind of incident")
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--healthy", type=int, default=100, help="healthy runs")
+    parser.add_argument("--rates", type=int, default=0, help="only this number of TRAFFIC, from 1 on")
     parser.add_argument("--only", default="", help="only incidents whose name contains this")
     parser.add_argument(
         "--write", action="store_true", help="add the runs to results.json and write performance.md"
     )
     options = parser.parse_args()
+    used = TRAFFIC[options.rates - 1 :][:1] if options.rates else TRAFFIC
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     first_healthy = 1000 * options.first_seed
     planned: dict[str, list[tuple[str, int, tuple[float, float]]]] = {
-        "incidents": [(n, s, t) for s in seeds for t in TRAFFIC for n in INCIDENTS if options.only in n],
-        HEALTHY: [(HEALTHY, first_healthy + i, TRAFFIC[i % len(TRAFFIC)]) for i in range(options.healthy)],
+        "incidents": [(n, s, t) for s in seeds for t in used for n in INCIDENTS if options.only in n],
+        HEALTHY: [(HEALTHY, first_healthy + i, used[i % len(used)]) for i in range(options.healthy)],
     }
     with _stored() as (query, write):
         periods = (LATEST - timedelta(hours=3 * number) for number in range(10**6))

@@ -12,9 +12,19 @@ from functools import partial
 
 import numpy as np
 
-from bench.diagnosis.traffic import GATEWAYS, MODELS, SERVERS, SUBSTITUTE, Fault, Load, main_client
-from streamgauge.analytics.diagnosis.aggregates import metrics
+from bench.diagnosis.traffic import (
+    APPS,
+    GATEWAYS,
+    MODELS,
+    SERVERS,
+    SUBSTITUTE,
+    TEAMS,
+    Fault,
+    Load,
+    main_client,
+)
 from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis
+from streamgauge.analytics.diagnosis.metrics import metrics
 from streamgauge.analytics.schema.objectives import DEFAULT
 
 
@@ -174,11 +184,127 @@ def strict_clients(rng: Draw, onset_s: float, length_s: float) -> StagedIncident
     )
 
 
-def one_server(rng: Draw, onset_s: float, length_s: float, *, fails: bool) -> StagedIncident:
-    where = {"server": f"{_gateway(rng)}-{rng.integers(SERVERS)}"}
+def one_server(
+    rng: Draw, onset_s: float, length_s: float, *, gateway: str = "", fails: bool
+) -> StagedIncident:
+    gateway = gateway or _gateway(rng)
+    where = {"server": f"{gateway}-{rng.integers(SERVERS[gateway])}"}
     if not fails:
         return _one("ttft", where, onset_s, ttft=rng.uniform(1.8, 4))
     return _one("failure", where, onset_s, outcome="http_error", status=503, share=rng.uniform(0.15, 0.6))
+
+
+def unreachable(rng: Draw, onset_s: float, length_s: float, *, error: str) -> StagedIncident:
+    where = {"gateway": _gateway(rng)} | ({"model": _model(rng)} if rng.random() < 0.3 else {})
+    fault = Fault(
+        where=where, onset_s=onset_s, outcome="connect_error", share=rng.uniform(0.4, 1.0), message=error
+    )
+    return StagedIncident((fault,), (Expected(("failure",), where, onset_s, "connect_error"),))
+
+
+def resets(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
+    return _one(
+        "failure", _model_and_gateway(rng), onset_s, outcome="upstream_reset", share=rng.uniform(0.3, 0.7)
+    )
+
+
+def silence(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
+    return _one(
+        "failure",
+        {"gateway": _gateway(rng)},
+        onset_s,
+        outcome="idle_timeout",
+        share=rng.uniform(0.3, 0.8),
+        timeout_s=30.0,
+    )
+
+
+def cut_at_one_age(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
+    """Connections are cut at one age, besides resets at other ages that are usual."""
+    where = {"gateway": _gateway(rng)}
+    usual = Fault(where={}, onset_s=-length_s, outcome="upstream_reset", share=0.02)
+    age_s = float(rng.choice([5, 8, 10]))
+    fault = Fault(where=where, onset_s=onset_s, cut_at_s=age_s)
+    return StagedIncident((usual, fault), (Expected(("failure",), where, onset_s, f"end at {age_s:.0f} s"),))
+
+
+def at_app(rng: Draw, onset_s: float, length_s: float, *, with_model: bool = False) -> StagedIncident:
+    where = {"app": str(rng.choice(APPS))} | ({"model": _model(rng)} if with_model else {})
+    return _one("failure", where, onset_s, outcome="http_error", status=400, share=rng.uniform(0.3, 0.8))
+
+
+def server_and_model(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
+    gateway = _gateway(rng)
+    where = {"server": f"{gateway}-{rng.integers(SERVERS[gateway])}", "model": MODELS[rng.integers(3)].name}
+    return _one("failure", where, onset_s, outcome="http_error", status=500, share=rng.uniform(0.6, 1.0))
+
+
+def at_label(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
+    where = {"label": f"team={rng.choice(list(TEAMS))}"}
+    return _one("failure", where, onset_s, outcome="http_error", status=403, share=rng.uniform(0.3, 0.8))
+
+
+def at_size(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
+    where = {"size": f"≥ {rng.choice([8, 16])} KiB"}
+    return _one("failure", where, onset_s, outcome="http_error", status=413, share=rng.uniform(0.7, 1.0))
+
+
+def finish_reason(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
+    return _one(
+        "finish",
+        _model_and_gateway(rng),
+        onset_s,
+        finish="malformed_function_call",
+        share=rng.uniform(0.15, 0.6),
+    )
+
+
+def more_reasoning(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
+    where = {"model": str(rng.choice(["reasoner", "claude-sim"]))}
+    return _one("reasoning", where, onset_s, reasoning=rng.uniform(2, 4))
+
+
+def long_prompts(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
+    where = {"app": str(rng.choice(APPS))}
+    return _one("prompts", where, onset_s, longer=rng.uniform(3, 8))
+
+
+def cost_step(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
+    where = {"label": f"team={rng.choice(list(TEAMS))}"}
+    return _one("cost", where, onset_s, tokens=rng.uniform(3, 6))
+
+
+def slow_rise(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
+    """1 % a minute, or so much that the end is above the least change."""
+    where = {"gateway": _gateway(rng)}
+    ramp_s = 0.8 * length_s
+    return _one("itl", where, 0.2 * length_s, itl=max(1 + 0.01 * ramp_s / 60, 1.6), ramp_s=ramp_s)
+
+
+def two_failures(rng: Draw, onset_s: float, length_s: float, *, same: bool) -> StagedIncident:
+    """Two places fail at nearly the same time, in the same way or not."""
+    first, second = rng.choice(list(GATEWAYS), 2, replace=False)
+    at_model = {"model": MODELS[rng.integers(3)].name}
+    places = [{"gateway": str(first)}, {"gateway": str(second)} if same else at_model]
+    statuses = (503, 503 if same else 429)
+    faults = [
+        Fault(
+            where=w,
+            onset_s=onset_s + k * rng.uniform(0, 20),
+            outcome="http_error",
+            status=status,
+            share=rng.uniform(0.4, 0.7),
+        )
+        for k, (w, status) in enumerate(zip(places, statuses, strict=True))
+    ]
+    return StagedIncident(tuple(faults), tuple(Expected(("failure",), f.where, f.onset_s) for f in faults))
+
+
+def two_kinds(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
+    """A server instance fails, and a model is slow."""
+    first = one_server(rng, onset_s, length_s, fails=True)
+    second = ttft_step(rng, onset_s + rng.uniform(0, 30), length_s)
+    return StagedIncident(first.faults + second.faults, first.expected + second.expected)
 
 
 def other_model(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
@@ -194,8 +320,9 @@ def looping_agent(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
 
 
 def healthy(number: int, length_s: float) -> StagedIncident:
-    """Traffic without an incident: plain, with growth, longer prompts, day and night, or a client that always reads slowly."""
-    rng, kind = np.random.default_rng(number), number % 5
+    """Traffic without an incident: plain, with growth, longer prompts, day and night, a client that always reads slowly, a client that
+    sleeps, a new model, or new server instances."""
+    rng, kind = np.random.default_rng(number), number % 8
     begin_s = -length_s
     faults = {
         2: Fault(where={}, onset_s=begin_s, prompts=rng.uniform(1.5, 2.5)),
@@ -203,7 +330,11 @@ def healthy(number: int, length_s: float) -> StagedIncident:
             where={"client": main_client(int(rng.integers(0, 5)))}, onset_s=begin_s, wait_s=rng.uniform(1, 10)
         ),
     }
-    loads = {1: Load(growth=rng.uniform(1.3, 1.7)), 3: Load(day_s=length_s * rng.uniform(0.7, 3), swing=0.35)}
+    at_s = rng.uniform(-0.5, 0.8) * length_s
+    loads = {
+        1: Load(growth=rng.uniform(1.3, 1.7)), 3: Load(day_s=length_s * rng.uniform(0.7, 3), swing=0.35),
+        5: Load(asleep=(int(rng.integers(0, 5)), begin_s, at_s)), 6: Load(new_model_s=at_s), 7: Load(deployed_s=at_s),
+    }  # fmt: skip
     return StagedIncident((faults[kind],) if kind in faults else (), (), loads.get(kind, Load()))
 
 
@@ -233,10 +364,33 @@ INCIDENTS: dict[str, Callable[[Draw, float, float], StagedIncident]] = {
     "agent in a loop": looping_agent,
     "one server slow": partial(one_server, fails=False),
     "one server fails": partial(one_server, fails=True),
+    "one of 3 servers slow": partial(one_server, gateway="us-gateway", fails=False),
+    "one of 3 servers fails": partial(one_server, gateway="us-gateway", fails=True),
+    "one of 8 servers slow": partial(one_server, gateway="eu-gateway", fails=False),
+    "one of 8 servers fails": partial(one_server, gateway="eu-gateway", fails=True),
+    "connections refused": partial(unreachable, error="ConnectionRefusedError"),
+    "names not resolved": partial(unreachable, error="gaierror"),
+    "TLS fails": partial(unreachable, error="SSLCertVerificationError"),
+    "resets": resets,
+    "silence": silence,
+    "cut at one age": cut_at_one_age,
+    "one app fails": at_app,
+    "one app with a model fails": partial(at_app, with_model=True),
+    "one server with a model fails": server_and_model,
+    "one label fails": at_label,
+    "large requests fail": at_size,
+    "unusual finish reason": finish_reason,
+    "more reasoning": more_reasoning,
+    "long prompts of an app": long_prompts,
+    "cost of a label": cost_step,
+    "1 % a minute": slow_rise,
+    "two failures, one kind": partial(two_failures, same=True),
+    "two failures, two kinds": partial(two_failures, same=False),
+    "server fails, model slow": two_kinds,
 }
 
 
-FAMILIES = {name: metric.family for name, metric in metrics([DEFAULT]).items()}
+FAMILIES = {name: metric.family for name, metric in metrics([DEFAULT]).items()} | {"cut": "failure"}
 
 
 def judge(

@@ -45,8 +45,10 @@ TEAMS = {"search": 3.0, "ads": 2.0, "core": 2.0, "mobile": 2.0, "o'brien & co": 
 SUBSTITUTE = "other-sim-small"
 """The model that answers instead of the requested one."""
 CLIENTS = 12
-SERVERS = 4
+SERVERS = {"eu-gateway": 8, "us-gateway": 3, "direct": 4}
 """Server instances of each gateway."""
+APPS = ("editor", "agent", "batch", "support", "web")
+"""Programs. Most requests of a client are of one of them."""
 OTHER_FAILURES = (
     ("http_error", 429, "rate_limit_exceeded"),
     ("http_error", 500, "server_error"),
@@ -98,6 +100,15 @@ class Fault:
     """Share of the answers that another model gives."""
     prompts: float = 1.0
     """Factor of the prompts at the end of the range. It grows from the onset on."""
+    longer: float = 1.0
+    """Factor of the prompts from the onset on."""
+    reasoning: float = 1.0
+    cut_at_s: float = 0.0
+    """Age at which longer streams are reset."""
+    finish: str = ""
+    """Finish reason of `share` of the answers."""
+    message: str = ""
+    """The tap's exception."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +119,12 @@ class Load:
     """Factor from the begin to the end."""
     day_s: float = 86400.0
     swing: float = 0.25
+    asleep: tuple[int, float, float] | None = None
+    """A client, and from when until when it sends nothing."""
+    new_model_s: float | None = None
+    """From when on a new model has half of the requests of another."""
+    deployed_s: float | None = None
+    """From when on each gateway has new server instances."""
 
 
 def simulate(
@@ -149,8 +166,16 @@ def _requests(
     shares = np.array(list(GATEWAYS.values())) / sum(GATEWAYS.values())
     gateway = rng.choice(len(GATEWAYS), len(at), p=shares)
     tap = np.where(rng.random(len(at)) < 0.55, "tap-1", "tap-2")
-    names = np.array([m.name for m in MODELS])[model], np.array(list(GATEWAYS))[gateway]
-    server = np.array([f"{name}-{i % SERVERS}" for i, name in enumerate(names[1])])
+    if load.asleep is not None:
+        c, begin, end = load.asleep
+        awake = (client != c) | (at < begin) | (at >= end)
+        at, client, model, gateway, tap = (a[awake] for a in (at, client, model, gateway, tap))
+    names = np.array([m.name for m in MODELS], dtype="U16")[model], np.array(list(GATEWAYS))[gateway]
+    if load.new_model_s is not None:
+        names[0][(model == 1) & (at >= load.new_model_s) & (np.arange(len(at)) % 2 == 0)] = "new-model"
+    server = np.array([f"{name}-{i % SERVERS[name]}" for i, name in enumerate(names[1])])
+    if load.deployed_s is not None:
+        server = np.where(at >= load.deployed_s, np.char.add(server, "-v2"), server)
     found: Streams = {
         "at": at,
         "model": names[0],
@@ -164,14 +189,25 @@ def _requests(
         list(TEAMS), len(at), p=np.array(list(TEAMS.values())) / sum(TEAMS.values())
     )
     found["label"] = np.char.add("team=", team)
+    draws = np.random.default_rng(len(at) + 1).random((2, len(at)))
+    favourite = np.where(draws[0] < 0.8, client, (draws[1] * len(APPS)).astype(int)) % len(APPS)
+    found["app"] = np.array(APPS)[favourite]
     return found | {"m": model, "g": gateway, "c": client}
 
 
 def _at_place(streams: Streams, fault: Fault) -> npt.NDArray[np.bool_]:
     found = np.ones(len(streams["at"]), dtype=bool)
     for dimension, value in fault.where.items():
-        found &= streams[dimension] == value
+        if dimension == "size":
+            number, unit = value.removeprefix("≥ ").split()
+            found &= _request_bytes(streams) >= int(number) * {"KiB": 2**10, "MiB": 2**20}[unit]
+        else:
+            found &= streams[dimension] == value
     return found
+
+
+def _request_bytes(streams: Streams) -> Array:
+    return 4.5 * streams["input_tokens"].astype(float) + 300
 
 
 def _load(rng: np.random.Generator, at: Array, gateway: npt.NDArray[np.int64]) -> Array:
@@ -202,6 +238,11 @@ def _measure(rng: np.random.Generator, s: Streams, faults: Sequence[Fault]) -> N
             grown = np.clip((at - fault.onset_s) / np.maximum(at.max() - fault.onset_s, 1), 0, 1)
             longer = np.where(_at_place(s, fault), fault.prompts**grown, 1)
             s["input_tokens"] = (s["input_tokens"] * longer).astype(np.int64)
+        if fault.longer != 1:
+            here = _at_place(s, fault) & (at >= fault.onset_s)
+            s["input_tokens"] = np.where(here, s["input_tokens"] * fault.longer, s["input_tokens"]).astype(
+                np.int64
+            )
     noise = rng.lognormal(0, 0.35, n)
     itl = of_model("itl_s") * load * rng.lognormal(0, 0.2, n)
     tokens = np.maximum(3, of_model("tokens") * rng.lognormal(0, 0.7, n)).astype(np.int64)
@@ -260,6 +301,25 @@ def _measure(rng: np.random.Generator, s: Streams, faults: Sequence[Fault]) -> N
                 s["silent_from"] = np.where(here, low, np.nan)
         outcome[here], status[here], fault_at[here] = fault.outcome, fault.status, when[here]
         kind[here] = fault.code or ("rate_limit_exceeded" if fault.status == 429 else fault.outcome)
+    for fault in faults:
+        if fault.cut_at_s:
+            here = _at_place(s, fault) & (end > fault.cut_at_s) & (at + fault.cut_at_s >= fault.onset_s)
+            outcome[here], kind[here] = "upstream_reset", "upstream_reset"
+            fault_at[here] = fault.cut_at_s + 0.2 * rng.random(n)[here]
+    draws = np.random.default_rng(4).random((2, n))
+    reasoning = np.where(
+        np.isin(s["model"], ["reasoner", "claude-sim"]),
+        np.exp(5 + 0.5 * np.sqrt(-2 * np.log(1 - draws[0])) * np.cos(6.283 * draws[1])),
+        0,
+    )
+    message = np.full(n, "", dtype="U24")
+    for fault in faults:
+        here = _at_place(s, fault) & (at >= fault.onset_s)
+        reasoning = np.where(here, reasoning * fault.reasoning, reasoning)
+        message[here] = fault.message
+        if fault.finish:
+            finish = np.where(here & (draws[0] < fault.share), fault.finish, finish)
+    s |= {"reasoning": reasoning, "message": message}
     s["served"] = np.char.add(s["model"].astype(str), np.where(s["m"].astype(int) % 2, "-2026-01-05", ""))
     draws = np.random.default_rng(3).random(n)
     repeats = np.where(draws < 0.004, 3, 1 + (draws > 0.95))
@@ -342,6 +402,8 @@ def _rows(rng: np.random.Generator, s: Streams, since: datetime) -> pl.DataFrame
         "output_tokens": tokens, "output_event_count": tokens, "event_count": tokens + 3,
         "cached_input_tokens": (s["cached"].astype(float) * s["input_tokens"].astype(float)).astype(np.int64),
         "stall_count": stalled.astype(np.int32), "burstiness": np.where(burst, 0.98, rng.uniform(0.01, 0.2, n)),
+        "client_app": s["app"], "request_bytes": _request_bytes(s).astype(np.int64), "error_message": s["message"],
+        "reasoning_tokens": s["reasoning"].astype(np.int64),
         "objective": ["default"] * n, "finish_reason": s["finish"], "refusal_chars": np.where(s["refused"], 80, 0), "ttfo_ns": ns(ttft),
         "tool_call_count": s["tools"].astype(np.int32), "tool_failure_count": np.zeros(n, np.int32),
         "tool_repeats": s["repeats"].astype(np.int32), "repeated_tool": ["read_file"] * n,
@@ -362,6 +424,8 @@ def _rows(rng: np.random.Generator, s: Streams, since: datetime) -> pl.DataFrame
     return frame.with_columns(
         *(pl.when(output).then(pl.col(c)).alias(c) for c in blank),
         pl.when(~ok).then("error_type").alias("error_type"),
+        pl.when(pl.col("outcome") == "connect_error").then("error_message").alias("error_message"),
+        pl.when(ok & (pl.col("reasoning_tokens") > 0)).then("reasoning_tokens").alias("reasoning_tokens"),
         pl.when(ok).then("finish_reason").alias("finish_reason"),
         pl.when(ok).then(None).when(~output).then(pl.lit("pre_headers")).otherwise(pl.lit("mid_stream")).alias("error_phase"),
         pl.when(pl.col("outcome").is_in(["connect_error", "tap_lost"])).then(None).otherwise("http_status").alias("http_status"),

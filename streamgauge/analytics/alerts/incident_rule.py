@@ -20,6 +20,7 @@ from streamgauge.analytics.alerts.alert_states import Condition, Key, Severity
 from streamgauge.analytics.diagnosis import aggregates, diagnosis
 from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import TITLES, Cause, Diagnosis
+from streamgauge.analytics.diagnosis.metrics import all_failures, metrics
 from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.objectives import stored_objectives
 from streamgauge.analytics.reports.overview import label_names
@@ -142,8 +143,8 @@ class IncidentRule:
         self, incidents: Mapping[Key, _Incident], chosen: Selection, objectives: Sequence[Objective]
     ) -> dict[Key, _Incident]:
         """Those whose place is still as bad."""
-        compared = aggregates.metrics(objectives)
-        compared |= dict.fromkeys(diagnosis.FAILURES, aggregates.all_failures(compared))
+        compared = metrics(objectives)
+        compared |= dict.fromkeys(diagnosis.FAILURES, all_failures(compared))
         asked = [(key, one) for key, one in incidents.items() if key.metric in compared]
         begin, end = chosen.until - RECENT, chosen.until
         candidates = [

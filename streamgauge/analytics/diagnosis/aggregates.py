@@ -1,23 +1,37 @@
-"""What a diagnosis compares: the metrics, the SQL of their aggregates, and the aggregates as arrays. No I/O.
+"""The SQL of the aggregates that a diagnosis compares. No I/O.
 
-- A metric of kind `share` counts streams: `n` have it, `x` are affected. One of kind `mean` averages a value of each
-  stream: `n` streams, the sum `x` and the sum of squares `xx`. Durations are averaged as logarithms, so a change is a factor.
-- `at` is the instant that an incident shifts: the end for failures, the start for TTFT, the middle of the output for gaps. With it,
-  streams in flight at the onset do not move the onset.
-- Limits are those of each stream's own objective (`objective_name`).
-- `cells` aggregates the range and the period of the same length before it, the baseline, in wide buckets of time. `series` and
-  `details` look closer at the places that it shows. Every result has a bounded number of rows, below the 20,000 of a page.
+`cells` aggregates the range and the period of the same length before it, the baseline, in wide buckets of time, `pairs` looks at
+combinations of dimensions, `series` and `details` look closer at the places that both show. Every result has a bounded number of rows,
+below the 20,000 of a page.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Literal
 
-from streamgauge.analytics.diagnosis.diagnosis import Unit
+from streamgauge.analytics.diagnosis.diagnosis import FAILURES
+from streamgauge.analytics.diagnosis.metrics import (
+    AGE,
+    ALONE,
+    BUCKETS,
+    CUBE,
+    CUT,
+    EARLIER_BUCKETS,
+    LEAST_SIZE_BYTES,
+    SIZE_NAMES,
+    SLOW_CLIENT_S,
+    START,
+    STRATA,
+    STRATUM,
+    UNKNOWN,
+    UPSTREAM_PROBLEM,
+    Dimension,
+    Metric,
+    metrics,
+    objective_name,
+)
 from streamgauge.analytics.reports import blame, quality
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.dimensions import (
@@ -26,211 +40,16 @@ from streamgauge.analytics.schema.dimensions import (
     GATEWAY,
     INPUT_TOKENS,
     LABEL,
-    LEAST_LOOP,
     MODEL,
     has_labels,
     is_client,
+    label,
 )
 from streamgauge.analytics.schema.finish_reasons import FINISH
-from streamgauge.analytics.schema.model_names import IS_OTHER_MODEL, NAMES_SERVED_MODEL
 from streamgauge.analytics.schema.objectives import Objective
 from streamgauge.analytics.schema.outcomes import ERROR_RATE, IS_COUNTED, IS_ERROR, IS_REQUEST, OK
 from streamgauge.analytics.schema.sql_quoting import instant, later, literal
 
-# How a diagnosis divides its time
-
-BUCKETS = 30
-"""Buckets of the range."""
-EARLIER_BUCKETS = 6
-"""Wider buckets of the period of the same length before the range, the baseline."""
-ALL_BUCKETS = EARLIER_BUCKETS + BUCKETS
-
-
-def edges(chosen: Selection) -> list[datetime]:
-    """The starts of all buckets, and the end of the last one."""
-    begin, length = chosen.before().since, chosen.length
-    earlier = [begin + length * i / EARLIER_BUCKETS for i in range(EARLIER_BUCKETS)]
-    return earlier + [chosen.since + length * i / BUCKETS for i in range(BUCKETS + 1)]
-
-
-# Metrics
-
-START = "started_at"
-END = "ended_at"
-MIDDLE = later(START, "(ttft_ns + last_output_ns) // 2")
-FAKE_BURSTINESS = 0.8
-"""Above it, most of the output arrived at once."""
-LEAST_OUTPUT_EVENTS = 5
-"""A shorter answer may well arrive at once."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Metric:
-    name: str
-    kind: Literal["share", "mean"]
-    unit: Unit
-    family: str
-    """Metrics of one incident at one place are one cause. The first family in `FAMILIES` names it."""
-    n: str
-    """SQL condition of the streams that have the metric."""
-    x: str
-    """SQL of the value: a condition if the kind is `share`."""
-    at: str = START
-    direction: Literal[1, -1] = 1
-    """1: larger values are worse."""
-    least_change: float = 0.0
-    """Least difference of shares or means."""
-    least_change_of_stream: str = ""
-    """SQL of `least_change` of each stream, if objectives have different ones. The least change of a place is the mean over its streams."""
-    least_ratio: float = 1.0
-    """Least ratio of shares."""
-    new_is_bad: bool = False
-    """Streams without a baseline of their own are compared with the others."""
-    is_slow: bool = False
-    """Counts the streams above the objective of its family."""
-    offset: float = 0.0
-    """Added to a value before its logarithm, so that 0 has one."""
-    of_client: bool = False
-    """Clients differ in it more than models and gateways do."""
-    by_input: bool = False
-    """Streams are compared with those of similar uncached input length (`STRATUM`)."""
-
-    @property
-    def is_log(self) -> bool:
-        return self.unit != "share"
-
-
-FAMILIES = (
-    "failure", "tool_failure", "loss", "slow_client", "other_model", "loop", "refusal", "empty", "length", "tool_arguments", "violation",
-    "tool_calls", "output", "burst", "cache", "stall", "ttft", "itl",
-)  # fmt: skip
-STRATA = 7
-STRATUM = f"""CASE WHEN input_tokens > 0 THEN least({STRATA - 1},
-                1 + floor(ln(greatest({quality.UNCACHED_INPUT}, 150) / 150) / ln(3))::INTEGER) ELSE 0 END"""
-"""SQL of the group of a stream by its uncached input tokens: below 450, 1,350, 4,050 … 0: unknown."""
-SLOW_CLIENT_S = 2.0
-"""Streams that wait longer for their client count more in the choice of the clients that are looked at."""
-
-
-def objective_name(objectives: Sequence[Objective]) -> str:
-    """SQL of the name of a stream's objective. Streams of an unknown objective have the last one."""
-    *own, default = (literal(o.name) for o in objectives)
-    return f"CASE WHEN objective IN ({', '.join(own)}) THEN objective ELSE {default} END" if own else default
-
-
-def _of_objective(objectives: Sequence[Objective], limit: Callable[[Objective], float | None]) -> str:
-    """SQL of the limit of a stream's objective. NULL: no limit."""
-    default, names = limit(objectives[-1]), dict[float | None, list[str]]()
-    for objective in objectives[:-1]:
-        if (value := limit(objective)) != default:
-            names.setdefault(value, []).append(literal(objective.name))
-    otherwise, *cases = ("NULL" if value is None else repr(value) for value in (default, *names))
-    if not cases:
-        return otherwise
-    whens = (
-        f"WHEN objective IN ({', '.join(n)}) THEN {case}"
-        for n, case in zip(names.values(), cases, strict=True)
-    )
-    return f"CASE {' '.join(whens)} ELSE {otherwise} END"
-
-
-def _least_failures(objective: Objective) -> float:
-    limit = 0.05 if objective.error_rate is None else objective.error_rate
-    return max(0.6 * limit, 0.001)
-
-
-def _failure(name: str, x: str, objectives: Sequence[Objective], at: str = END) -> Metric:
-    least = [_least_failures(o) for o in objectives]
-    of_stream = _of_objective(objectives, _least_failures) if len(set(least)) > 1 else ""
-    return Metric(name=name, kind="share", unit="share", family="failure", n=f"({IS_COUNTED})", x=x, at=at,
-                  least_change=least[-1], least_change_of_stream=of_stream, least_ratio=1.5, new_is_bad=True)  # fmt: skip
-
-
-def _slow(name: str, family: Literal["ttft", "itl"], limit_ns: str, at: str) -> Metric:
-    value = f"{family}_ns"
-    return Metric(name=name, kind="share", unit="share", family=family, n=f"({value} - ({limit_ns})) IS NOT NULL",
-                  x=f"{value} > {limit_ns}", at=at, least_change=0.05, least_ratio=2.0, is_slow=True,
-                  by_input=family == "ttft")  # fmt: skip
-
-
-def _answers(name: str, least_change: float, *, n: str = "TRUE", family: str = "") -> Metric:
-    """A measure of answers. Numbers are averaged as logarithms. Shares are averaged as they are if a smaller share is worse."""
-    found = quality.MEASURES[name]
-    is_mean, value = found.direction != 1, f"({found.value})"
-    number = f"{value}::INTEGER" if found.unit == "share" else f"ln(if({value} > 0, {value}, NULL))"
-    return Metric(
-        name=name, kind="mean" if is_mean else "share", unit=found.unit, family=family or name, n=f"({found.known}) AND {n}",
-        x=number if is_mean else value, direction=-1 if is_mean else 1,
-        least_change=least_change, least_ratio=2.0,
-    )  # fmt: skip
-
-
-def all_failures(compared: Mapping[str, Metric]) -> Metric:
-    """The failures together. `n` is the same for all of them."""
-    return replace(compared["rate_limited"], name="rate_limited", x=f"({IS_ERROR})")
-
-
-def metrics(objectives: Sequence[Objective]) -> dict[str, Metric]:
-    """All metrics by name. The failures exclude each other. The last objective is that of streams without a known one."""
-    found = [
-        _failure("rate_limited", "outcome = 'http_error' AND http_status = 429", objectives),
-        _failure("http_error", "outcome = 'http_error' AND http_status IS DISTINCT FROM 429", objectives),
-        _failure("upstream_down", "outcome IN ('connect_error', 'idle_timeout', 'upstream_reset', 'silent')", objectives,
-                 at="if(outcome IN ('idle_timeout', 'silent'), active_at, ended_at)"),
-        _failure("inband_error", "outcome = 'inband_error'", objectives),
-        _failure("truncated", "outcome IN ('truncated', 'malformed')", objectives),
-        Metric(name="lost", kind="share", unit="share", family="loss", n="TRUE", x="outcome = 'tap_lost' OR lost_bytes > 0",
-               at=END, least_change=0.005, least_ratio=2.0, new_is_bad=True),
-        replace(_failure("tool_failure", quality.MEASURES["tool_failure"].value, objectives), family="tool_failure",
-                n=f"({quality.MEASURES['tool_failure'].known})", least_ratio=2.0, new_is_bad=False),
-        Metric(name="slow_client", kind="mean", unit="ns", family="slow_client", n=f"({blame.CLIENT_NS}) >= 0",
-               x=f"ln({blame.CLIENT_NS} + 5e8)", at=END, least_change=math.log(2), offset=5e8, of_client=True),
-        Metric(name="other_model", kind="share", unit="share", family="other_model", n=f"{quality.IS_ANSWER} AND {NAMES_SERVED_MODEL}",
-               x=IS_OTHER_MODEL, least_change=0.05, least_ratio=2.0),
-        Metric(name="loop", kind="share", unit="share", family="loop", n="tool_repeats IS NOT NULL", x=f"tool_repeats >= {LEAST_LOOP}",
-               least_change=0.05, least_ratio=2.0, new_is_bad=True),
-        *(_answers(name, 0.05) for name in ("refusal", "empty", "length", "tool_arguments")),
-        Metric(name="violation", kind="share", unit="share", family="violation", n=f"violations IS NOT NULL AND outcome = '{OK}'",
-               x="len(violations) > 0", at=END, least_change=0.05, least_ratio=2.0),
-        replace(_answers("tool_calls", 0.15), of_client=True),
-        _answers("output_tokens", math.log(1.4), family="output"),
-        _answers("output_chars", math.log(1.4), family="output", n="output_tokens IS NULL"),
-        Metric(name="burst", kind="share", unit="share", family="burst",
-               n=f"burstiness IS NOT NULL AND output_event_count >= {LEAST_OUTPUT_EVENTS}", x=f"burstiness > {FAKE_BURSTINESS}",
-               least_change=0.2, least_ratio=2.0),
-        Metric(name="cache", kind="mean", unit="share", family="cache", n="input_tokens > 0",
-               x="least(1.0, coalesce(cached_input_tokens, 0) / input_tokens)", direction=-1, least_change=0.12),
-        Metric(name="stalled", kind="share", unit="share", family="stall", n="stall_count IS NOT NULL AND output_event_count >= 2",
-               x="stall_count > 0", at=MIDDLE, least_change=0.05, least_ratio=2.0),
-        Metric(name="ttft", kind="mean", unit="ns", family="ttft", n="ttft_ns > 0", x="ln(if(ttft_ns > 0, ttft_ns, NULL))",
-               least_change=math.log(1.3), by_input=True),
-        Metric(name="itl", kind="mean", unit="ns", family="itl", n=f"itl_ns > 0 AND coalesce(burstiness, 0) <= {FAKE_BURSTINESS}",
-               x="ln(if(itl_ns > 0, itl_ns, NULL))",
-               at=MIDDLE, least_change=math.log(1.25)),
-    ]  # fmt: skip
-    if any(o.ttft_ns is not None for o in objectives):
-        found.append(_slow("slow_ttft", "ttft", _of_objective(objectives, lambda o: o.ttft_ns), START))
-    if any(o.itl_ns is not None for o in objectives):
-        found.append(_slow("slow_itl", "itl", _of_objective(objectives, lambda o: o.itl_ns), MIDDLE))
-    return {metric.name: metric for metric in found}
-
-
-def affected(name: str | None, objectives: Sequence[Objective]) -> str | None:
-    """SQL condition of the streams that a metric counts, or that miss the objective of a mean. None if it counts no streams."""
-    compared = metrics(objectives)
-    metric = compared.get(f"slow_{name}") or compared.get(name or "")
-    return f"({metric.n}) AND ({metric.x})" if metric is not None and metric.kind == "share" else None
-
-
-# SQL
-
-MOST = {"model": 8, "gateway": 5, "client": 6, "app": 6, "tap": 6, "server": 12}
-"""Dimension → values that are looked at, those with the most streams and failures. The others are one value, NULL."""
-CUBE = ("model", "gateway", "client")
-MOST_LABEL_VALUES = 12
-"""As `MOST`, of each label. The values of all labels, NAME=VALUE, are one dimension."""
-SINGLE = ("app", "tap", "server")
-"""Dimensions that are looked at alone, as labels are. Means of them are adjusted for the models, gateways and strata of the streams."""
 SILENT_NS = 20_000_000_000
 SILENT_FACTOR = 1.5
 """A stream in flight counts as failed, before a timeout ends it, if nothing arrived for `SILENT_NS`, and for `SILENT_FACTOR` times the
@@ -247,14 +66,15 @@ def source(
     begin, end = begin or chosen.before().since, end or chosen.until
     where = f"started_at >= {instant(begin)} AND started_at < {instant(end)} AND ({chosen.filters()})"
     names = "stream_id, started_at, http_status, error_type, error_phase, ttft_ns, itl_ns, last_output_ns, stall_count, burstiness"
-    names += ", request_model, response_model, tool_repeats, repeated_tool, session_id"
+    names += ", request_model, response_model, tool_repeats, repeated_tool, session_id, error_message, request_bytes, reasoning_tokens"
     names += f", lost_bytes, objective, waited_client_ns, end_ns, delivered_ns, violations, {', '.join(quality.COLUMNS)}"
     labels = ", labels" if labelled else ""
     names += labels
     # ttfb_ns and last_output_ns: the last time a stream that then fell silent was active
     return f"""
-        SELECT {names}, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, client_app AS app, tap, server_instance AS server,
-            {ENDED_AT} AS ended_at,
+        SELECT {names}, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, client_app AS app, tap,
+            coalesce(server_instance, '{UNKNOWN}') AS server,
+            {ENDED_AT} AS ended_at, {UPSTREAM_PROBLEM} AS upstream_problem,
             {later(START, "coalesce(last_output_ns, ttfb_ns, request_sent_ns, 0)")} AS active_at
         FROM (SELECT * REPLACE ({INPUT_TOKENS} AS input_tokens) FROM streams WHERE {where} AND {IS_REQUEST})
         UNION ALL BY NAME (
@@ -262,7 +82,8 @@ def source(
                 SELECT * REPLACE ({GATEWAY} AS gateway), {MODEL} AS model, {CLIENT} AS client,
                     {later(START, "coalesce(last_event_ns, 0)")} AS active_at
                 FROM open_streams WHERE {where} AND waits_for_client IS NOT TRUE AND {_is_over(SILENT_NS, end)})
-            SELECT stream_id, started_at, 'silent' AS outcome, http_status, ttft_ns, last_output_ns, output_event_count,
+            SELECT stream_id, started_at, 'silent' AS outcome, 'timeout' AS upstream_problem,
+                http_status, ttft_ns, last_output_ns, output_event_count,
                 model, gateway, client, client_app AS app, tap, active_at, active_at AS ended_at{labels}
             FROM quiet LEFT JOIN (
                 SELECT {MODEL} AS model, {GATEWAY} AS gateway,
@@ -290,18 +111,29 @@ _SHARED = {"is_answer": quality.IS_ANSWER, "is_counted": IS_COUNTED, "is_error":
 """Column → SQL that many metrics have in common. DuckDB evaluates it once only if it is a column."""
 
 
-def _values(compared: Iterable[Metric]) -> str:
-    """SQL of the value of each metric by stream: `m_*`, a condition or a number, NULL for streams without the metric. Over `_SHARED`."""
-    values = {}
-    for metric in compared:
-        x = f"coalesce(({metric.x}), FALSE)" if metric.kind == "share" else metric.x
-        values[f"m_{metric.name}"] = f"CASE WHEN {metric.n} THEN {x} END"
-        if metric.least_change_of_stream:
-            values[f"l_{metric.family}"] = f"CASE WHEN {metric.n} THEN {metric.least_change_of_stream} END"
-    sql = _columns(values)
+def _shared(sql: str) -> str:
+    """SQL over `_SHARED`."""
     for name, shared in _SHARED.items():
         sql = sql.replace(shared, name)
     return sql
+
+
+def _values(compared: Iterable[Metric]) -> str:
+    """SQL of the value of each metric by stream: `m_*`, a condition or a number, NULL for streams without the metric. Over `_SHARED`.
+
+    Failures exclude each other: `failure` has the place of the metric in `FAILURES`, 0 for other streams that are counted.
+    """
+    whens = [f"WHEN {m.x} THEN {FAILURES.index(m.name)}" for m in compared if m.name in FAILURES]
+    values = (
+        {"failure": f"CASE WHEN NOT ({IS_COUNTED}) THEN NULL {' '.join(whens)} ELSE -1 END"} if whens else {}
+    )
+    for metric in compared:
+        if metric.name not in FAILURES:
+            x = f"coalesce(({metric.x}), FALSE)" if metric.kind == "share" else metric.x
+            values[f"m_{metric.name}"] = f"CASE WHEN {metric.n} THEN {x} END"
+        if metric.least_change_of_stream:
+            values[f"l_{metric.family}"] = f"CASE WHEN {metric.n} THEN {metric.least_change_of_stream} END"
+    return _shared(_columns(values))
 
 
 def same_n(compared: Collection[Metric], metric: Metric) -> str:
@@ -313,14 +145,16 @@ def _sums(compared: Collection[Metric], *, adjusted: bool = False) -> dict[str, 
     """Column → SQL of the aggregates. `adjusted`: means are the differences from the level of the model, gateway and stratum."""
     sums = {}
     for metric in compared:
-        m = f"m_{metric.name}"
+        is_failure = metric.name in FAILURES
+        m = f"failure = {FAILURES.index(metric.name)}" if is_failure else f"m_{metric.name}"
         if same_n(compared, metric) == metric.name:
-            sums[f"n_{metric.name}"] = f"count({m})"
+            sums[f"n_{metric.name}"] = f"count({'failure' if is_failure else m})"
         if metric.kind == "share":
             sums[f"x_{metric.name}"] = f"count_if({m})"
+        elif adjusted:
+            sums[f"x_{metric.name}"] = f"sum(d_{metric.name})"
         else:
-            x = f"({m} - level_{metric.name})" if adjusted else m
-            sums |= {f"x_{metric.name}": f"sum({x})", f"xx_{metric.name}": f"sum({x} * {x})"}
+            sums |= {f"x_{metric.name}": f"sum({m})", f"xx_{metric.name}": f"sum({m} * {m})"}
         if metric.least_change_of_stream:
             sums[f"l_{metric.family}"] = f"sum(l_{metric.family})"
     return sums
@@ -339,64 +173,128 @@ def _columns(expressions: Mapping[str, str]) -> str:
     return ",\n            ".join(f"{value} AS {name}" for name, value in expressions.items())
 
 
-def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[str] = ()) -> str:
-    """SQL of the aggregates that `read` takes. `labels`: the names of those that are looked at.
+def _tops(most: Mapping[str, int], weight: str) -> str:
+    """SQL of the values of each dimension that are looked at."""
+    return ",\n        ".join(
+        f"top_{d} AS (SELECT {d} FROM chosen WHERE {d} IS NOT NULL GROUP BY ALL ORDER BY sum({weight}) DESC, {d} LIMIT {limit})"
+        for d, limit in most.items()
+    )
 
-    `part` (cube, total, label or one of `SINGLE`), `bucket`, the dimensions of `CUBE` and `SINGLE`, `label`, and for each metric `n_*`,
-    `x_*` and `xx_*`, in the cube with the stratum at the end if `Metric.by_input`; `l_*` if the least change differs between streams.
-    Totals have `objective` and the measured values.
+
+def _named(d: str) -> str:
+    """SQL of a value of a dimension if it is one of those that are looked at, else NULL."""
+    return f"CASE WHEN {d} IN (FROM top_{d}) THEN {d} END AS {d}"
+
+
+def _is_compared(metric: Metric, dimension: Dimension) -> bool:
+    """Whether a dimension can explain a metric. Shares above an objective change with the mix of requests, and their means are compared."""
+    return metric.family in dimension.families and not metric.is_slow
+
+
+def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[str] = ()) -> str:
+    """SQL of the aggregates that `cell_tables.read` takes. `labels`: the names of those that are looked at.
+
+    `part` is cube, total or one of `ALONE`. `bucket`, the dimensions of `CUBE` or the `value`, and for each metric `n_*`, `x_*` and in the
+    cube `xx_*`, with the stratum at the end if `Metric.by_input`; `l_*` if the least change differs between streams. Totals have
+    `objective` and the measured values.
     """
     compared = metrics(objectives).values()
-    of_labels = {f"label_{name}": name for name in labels}
-    values = [f"labels['{name}'] AS {d}" for d, name in of_labels.items()]
+    alone = {name: (name, dimension) for name, dimension in ALONE.items() if name != LABEL}
+    alone |= {f"label_{name}": (LABEL, replace(ALONE[LABEL], sql=label(name))) for name in labels}
+    values = {name: f"({_shared(d.sql)})::VARCHAR" for name, (_, d) in alone.items()}
+    means = [m for m in compared if m.kind == "mean"]
+    # A length of prompts is no level of its own class.
+    at = {
+        m: f"sum(sum(m_{m.name})) OVER (PARTITION BY model, gateway) / nullif(sum(count(m_{m.name})) OVER (PARTITION BY model, gateway), 0)"
+        for m in means
+    }
+    at |= {m: f"avg(m_{m.name})" for m in means if m.by_input}
     levels = ", ".join(
-        f"avg(m_{m.name}) - sum(sum(m_{m.name})) OVER () / sum(count(m_{m.name})) OVER () AS level_{m.name}"
-        for m in compared
-        if m.kind == "mean"
+        f"{level} - sum(sum(m_{m.name})) OVER () / sum(count(m_{m.name})) OVER () AS level_{m.name}"
+        for m, level in at.items()
     )
-    tops = ",\n        ".join(
-        f"top_{d} AS (SELECT {d} AS value FROM chosen WHERE {d} IS NOT NULL GROUP BY ALL"
-        f" ORDER BY sum(weight) DESC, value LIMIT {most})"
-        for d, most in (MOST | dict.fromkeys(of_labels, MOST_LABEL_VALUES)).items()
-    )
-
-    def named(d: str) -> str:
-        return f"CASE WHEN {d} IN (FROM top_{d}) THEN {d} END AS {d}"
-
+    tops = _tops(CUBE | {name: d.most for name, (_, d) in alone.items() if not d.is_ordered}, "weight")
     sums = _sums(compared) | {
         "requests": "count(*)",
         "n_input": "count(*) FILTER (input_tokens > 0)",
         "x_input": "sum(ln(if(input_tokens > 0, input_tokens, NULL)))",
     }
-    single_sums = _sums(compared, adjusted=True)
-    singles = "".join(
-        f"""
-        UNION ALL BY NAME
-        SELECT '{part}' AS part, bucket, {value} AS {part}, {_columns({name: f"sum({name}::DOUBLE)" for name in single_sums})}
-        FROM singles WHERE {d} IS NOT NULL GROUP BY ALL"""
-        for d, part, value in (
-            *((d, d, d) for d in SINGLE),
-            *((d, LABEL, f"'{name}=' || {d}") for d, name in of_labels.items()),
-        )
+    differences = {f"d_{m.name}": f"m_{m.name} - level_{m.name}" for m in means}
+    dimensions = ", ".join(_named(name) if not d.is_ordered else name for name, (_, d) in alone.items())
+    sets = ", ".join(f"(bucket, {name})" for name in alone)
+    prefixes = {
+        name: f"{part}={name.removeprefix('label_')}=" if part == LABEL else f"{part}="
+        for name, (part, _) in alone.items()
+    }
+    whens = " ".join(
+        f"WHEN {name} IS NOT NULL THEN '{prefix}' || {name}" for name, prefix in prefixes.items()
     )
+    cuts = ", ".join(str(FAILURES.index(name)) for name in CUT)
+    of_values = _sums([m for m in compared if not m.is_slow], adjusted=True)
     return f"""
         WITH chosen AS MATERIALIZED (
-            SELECT {_bucket(chosen)} AS bucket, {", ".join([*MOST, *values])}, outcome, started_at, ttft_ns, itl_ns, input_tokens,
-            if(is_error OR {blame.CLIENT_NS} > {SLOW_CLIENT_S}e9, 6, 1) AS weight,
-            {STRATUM} AS stratum, {objective_name(objectives)} AS objective, {_values(compared)}
+            SELECT {_bucket(chosen)} AS bucket, {", ".join(CUBE)}, tap, {_columns(values)}, outcome, started_at, ttft_ns, itl_ns,
+            input_tokens, if(is_error OR {blame.CLIENT_NS} > {SLOW_CLIENT_S}e9, 6, 1) AS weight,
+            {STRATUM} AS stratum, {AGE} AS age, {objective_name(objectives)} AS objective, {_values(compared)}
             FROM (SELECT *, {_columns(_SHARED)} FROM ({source(chosen, labelled=bool(labels))}))),
         {tops},
-        levels AS (SELECT model, gateway, stratum, {levels} FROM chosen GROUP BY ALL),
-        strata AS (SELECT bucket, {", ".join(map(named, CUBE))}, stratum, {_columns(sums)} FROM chosen GROUP BY ALL),
-        singles AS (
-            SELECT bucket, {", ".join(map(named, (*SINGLE, *of_labels)))}, {_columns(single_sums)}
-            FROM chosen JOIN levels USING (model, gateway, stratum) GROUP BY ALL)
+        levels AS (
+            SELECT model, gateway, stratum, {levels} FROM chosen GROUP BY model, gateway, stratum),
+        strata AS (SELECT bucket, {", ".join(map(_named, CUBE))}, stratum, {_columns(sums)} FROM chosen GROUP BY ALL),
+        adjusted AS (
+            SELECT * EXCLUDE ({", ".join(alone)}), {dimensions}, {_columns(differences)}
+            FROM chosen JOIN levels USING (model, gateway, stratum))
         SELECT 'cube' AS part, bucket, {", ".join(CUBE)}, {_columns(_by_stratum(sums, compared))}
-        FROM strata GROUP BY ALL{singles}
+        FROM strata GROUP BY ALL
+        UNION ALL BY NAME
+        SELECT 'alone' AS part, bucket, CASE {whens} END AS alone, {_columns({n: f"{sql}::DOUBLE" for n, sql in of_values.items()})}
+        FROM adjusted GROUP BY GROUPING SETS ({sets})
+        UNION ALL BY NAME
+        SELECT 'age' AS part, bucket, age, count(*)::DOUBLE AS x_cut FROM chosen WHERE failure IN ({cuts}) AND age >= 0 GROUP BY ALL
         UNION ALL BY NAME
         SELECT 'total' AS part, objective, count(*) AS requests, {ERROR_RATE} AS error_rate,
             quantile_cont(ttft_ns, 0.95) AS ttft_p95_ns, quantile_cont(itl_ns, 0.95) AS itl_p95_ns
         FROM chosen WHERE started_at >= {instant(chosen.since)} GROUP BY ALL"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """Combinations of dimensions in which some metrics may have got worse."""
+
+    metrics: Sequence[Metric]
+    dimensions: Mapping[str, int]
+    """Dimension → how many values of it could be named. A combination has at least a model and a gateway."""
+    values: Sequence[tuple[str, str]]
+    """(dimension, value) of the values of the others that are looked at."""
+
+
+def pairs(chosen: Selection, objectives: Sequence[Objective], parts: Sequence[Pairs]) -> str:
+    """SQL of the aggregates that `cell_tables.read_pairs` takes: as those of the cube in `cells`. `part` is the number of the part."""
+    compared = {m.name: m for part in parts for m in part.metrics}
+    places = {f"is_{i}": place for i, place in enumerate(dict.fromkeys(v for p in parts for v in p.values))}
+    conditions = {name: f"({_where(dict([place]))})" for name, place in places.items()}
+    unions = []
+    for number, part in enumerate(parts):
+        axes = {d: _named(d) for d in ("model", "gateway")}
+        for dimension in part.dimensions.keys() - axes.keys():
+            whens = (
+                f"WHEN {name} THEN {literal(place[1])}"
+                for name, place in places.items()
+                if place[0] == dimension and place in part.values
+            )
+            axes[dimension] = f"CASE {' '.join(whens)} END AS {dimension}"
+        sums = _sums(part.metrics) | {"requests": "count(*)"}
+        unions.append(f"""
+        SELECT {number} AS part, bucket, {", ".join(part.dimensions)}, {_columns(_by_stratum(sums, part.metrics))}
+        FROM (SELECT bucket, {", ".join(axes.values())}, stratum, {_columns(sums)} FROM chosen GROUP BY ALL) GROUP BY ALL""")
+    labelled = any(place[0] == LABEL for place in places.values())
+    return f"""
+        WITH chosen AS MATERIALIZED (
+            SELECT {_bucket(chosen)} AS bucket, model, gateway, {_columns(conditions)}, is_error, {STRATUM} AS stratum,
+            {_values(compared.values())}
+            FROM (SELECT *, {_columns(_SHARED)} FROM ({source(chosen, labelled=labelled)}))),
+        {_tops({d: CUBE[d] for d in ("model", "gateway")}, "if(is_error, 6, 1)")}
+        {" UNION ALL BY NAME ".join(unions)}"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -412,11 +310,19 @@ class Candidate:
 
 
 def _where(where: Mapping[str, str]) -> str:
-    parts = [
-        is_client(d, [v]) if d == "client" else has_labels([v]) if d == LABEL else f"{d} = {literal(v)}"
-        for d, v in where.items()
-    ]
-    return " AND ".join(parts) or "TRUE"
+    return " AND ".join(_is_at(d, value) for d, value in where.items()) or "TRUE"
+
+
+def _is_at(dimension: str, value: str) -> str:
+    """SQL condition of the streams of a value, over `source`."""
+    if dimension == "client":
+        return is_client(dimension, [value])
+    if dimension == LABEL:
+        return has_labels([value])
+    if dimension == "size":
+        return f"request_bytes >= {LEAST_SIZE_BYTES << SIZE_NAMES.index(value)}"
+    sql = ALONE[dimension].sql if dimension in ALONE else dimension
+    return f"{sql} = {literal(value)}"
 
 
 def _over_chosen(chosen: Selection, candidates: Sequence[Candidate], parts: Iterable[str]) -> str:
@@ -497,7 +403,8 @@ def details(
     `candidate`, `outcome`, `http_status`, `error_type`, `error_phase`, `streams`, `usual` (as many as before the candidate's begin),
     `with_tools` (streams with a tool call), `objective` (the most frequent one), `broken` (the most frequent dialect with its
     violations), `served` (the most frequent response model), `repeats`, `tool` and `session_id` of the
-    longest loop, `stream_id` (an example). Each candidate has one more row, in which `streams` is NULL. It has
+    longest loop, `ages` (classes of `AGE` with their streams), `age_ns` (the median),
+    `stream_id` (an example). Each candidate has one more row, in which `streams` is NULL. It has
     `before_tools`, the share of streams with a tool call before the candidate's begin. For the metrics in `averaged`, which are means of
     logarithms, it has `p50_*` and `p95_*`, and `before_*`, the median of the streams before (NULL if fewer than `LEAST_BEFORE`).
     """
@@ -515,6 +422,8 @@ def details(
             f" mode({objective_name(objectives)}) AS objective, mode(list_prepend(dialect, violations)) FILTER (is_now) AS broken,"
             f" mode(response_model) FILTER (is_now) AS served,"
             f" max(tool_repeats) FILTER (is_now) AS repeats, arg_max(repeated_tool, tool_repeats) FILTER (is_now) AS tool,"
+            f" map_entries(histogram({AGE}) FILTER (is_now AND end_ns >= 1e9)) AS ages,"
+            f" quantile_cont(end_ns, 0.5) FILTER (is_now) AS age_ns,"
             f" arg_max(session_id, tool_repeats) FILTER (is_now) AS session_id,"
             f" arg_max(stream_id::VARCHAR, {order}) FILTER (is_now) AS stream_id"
             f" FROM (SELECT *, {metric.at} AS moment, moment >= {instant(candidate.begin)} AS is_now FROM chosen"

@@ -1,20 +1,20 @@
-"""The aggregates of a diagnosis (`aggregates.cells`) as arrays. No I/O.
+"""The aggregates of a diagnosis (`aggregates.cells`, `aggregates.pairs`) as arrays. No I/O.
 
-The last value of each dimension stands for all values that are not looked at alone.
+The last value of each dimension stands for all values that are not looked at.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from streamgauge.analytics.diagnosis.aggregates import ALL_BUCKETS, CUBE, SINGLE, STRATA, Metric, same_n
-from streamgauge.analytics.schema.dimensions import LABEL
+from streamgauge.analytics.diagnosis.aggregates import Pairs, same_n
+from streamgauge.analytics.diagnosis.metrics import ALL_BUCKETS, CUBE, SIZE_NAMES, STRATA, Metric
 
 Array = npt.NDArray[np.float64 | np.float32]
 
@@ -27,7 +27,9 @@ class CellTable:
     values: tuple[tuple[str, ...], ...]
     """Of each dimension, without the last, which has no name."""
     columns: Mapping[str, Array]
-    """In the cube, those of a metric with `Metric.by_input` have one more axis, the first: the strata."""
+    """Those of a metric with `Metric.by_input` have one more axis, the first: the strata. Not if the dimension is `ALONE_AXIS`."""
+    choices: tuple[int, ...] = ()
+    """Of each dimension, how many values could have been named. Empty: as many as there are."""
 
     def whole(self, column: str) -> Array:
         """A column with its strata added up."""
@@ -38,18 +40,60 @@ class CellTable:
         return self.columns[column].ndim > len(self.dimensions) + 1
 
 
+ALONE_AXIS = "alone"
+"""The dimension of the table of all dimensions that are looked at alone. Its values are texts DIMENSION=VALUE."""
+
+
 def read(frame: pl.DataFrame, compared: Collection[Metric]) -> dict[str, CellTable]:
-    """The tables `cube`, of `SINGLE` and, if it has labels, `label` of the result of `cells`."""
-    found = {}
-    singles = (*SINGLE, LABEL) if LABEL in frame.columns else SINGLE
-    for part, dimensions in ({"cube": CUBE} | {d: (d,) for d in singles}).items():
-        columns = {f"{c}_{m.name}": m.by_input and part == "cube" for m in compared for c in ("n", "x", "xx")}
-        least = {f"l_{m.family}" for m in compared if m.least_change_of_stream}
-        columns |= dict.fromkeys((*least, "requests", "n_input", "x_input"), False)
-        table = _table(frame.filter(pl.col("part") == part), dimensions, columns)
-        same = {f"n_{m.name}": table.columns[f"n_{same_n(compared, m)}"] for m in compared}
-        found[part] = replace(table, columns={**table.columns, **same})
+    """The tables `cube`, `ALONE_AXIS` and `age` (failures by their age at the end) of the result of `cells`."""
+    cube = _read(frame.filter(pl.col("part") == "cube"), tuple(CUBE), compared)
+    rows = frame.filter(pl.col("part") == ALONE_AXIS).drop_nulls(ALONE_AXIS)
+    alone = _read(rows, (ALONE_AXIS,), compared, has_strata=False)
+    cuts = _table(
+        frame.filter(pl.col("part") == "age").with_columns(pl.col("age").cast(pl.String)),
+        ("age",),
+        {"x_cut": False},
+    )
+    counted = cube.columns["n_rate_limited"].sum((0, 1, 2))
+    columns = {"n_cut": np.broadcast_to(counted, cuts.columns["x_cut"].shape), **cuts.columns}
+    return {"cube": cube, ALONE_AXIS: _from_each_value_on(alone), "age": replace(cuts, columns=columns)}
+
+
+def read_pairs(frame: pl.DataFrame, parts: Sequence[Pairs]) -> list[CellTable]:
+    """The tables of the result of `pairs`."""
+    found = []
+    for number, part in enumerate(parts):
+        rows = frame.filter(pl.col("part") == number)
+        table = _read(rows, tuple(part.dimensions), part.metrics)
+        found.append(replace(table, choices=tuple(part.dimensions.values())))
     return found
+
+
+def _read(
+    frame: pl.DataFrame, dimensions: tuple[str, ...], compared: Collection[Metric], *, has_strata: bool = True
+) -> CellTable:
+    columns = {f"{c}_{m.name}": m.by_input and has_strata for m in compared for c in ("n", "x", "xx")}
+    least = {f"l_{m.family}" for m in compared if m.least_change_of_stream}
+    columns |= dict.fromkeys((*least, "requests", "n_input", "x_input"), False)
+    table = _table(frame, dimensions, columns)
+    known = {f"n_{m.name}": f"n_{same_n(compared, m)}" for m in compared}
+    same = {name: table.columns[of] for name, of in known.items() if of in table.columns}
+    return replace(table, columns={**table.columns, **same})
+
+
+def _from_each_value_on(table: CellTable) -> CellTable:
+    """The table in which a value of an ordered dimension has the streams of the larger ones, too, and the name of `SIZE_NAMES`."""
+    names = list(table.values[0])
+    numbers = {int(name.removeprefix("size=")): i for i, name in enumerate(names) if name.startswith("size=")}
+    columns = {name: column.copy() for name, column in table.columns.items()}
+    for column in columns.values():
+        total = np.zeros(column.shape[-1])
+        for number in sorted(numbers, reverse=True):
+            total = total + column[numbers[number]]
+            column[numbers[number]] = total if number else 0
+    for number, i in numbers.items():
+        names[i] = f"size={SIZE_NAMES[number - 1]}" if number else "size=all"
+    return replace(table, values=(tuple(names),), columns=columns)
 
 
 def _table(frame: pl.DataFrame, dimensions: tuple[str, ...], columns: Mapping[str, bool]) -> CellTable:

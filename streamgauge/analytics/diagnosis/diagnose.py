@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -18,15 +19,9 @@ import numpy as np
 import polars as pl
 
 from streamgauge.analytics.diagnosis import aggregates, cell_tables, incidents
-from streamgauge.analytics.diagnosis.aggregates import (
-    ALL_BUCKETS,
-    EARLIER_BUCKETS,
-    Candidate,
-    Metric,
-    all_failures,
-    metrics,
-)
-from streamgauge.analytics.diagnosis.cell_tables import Array, CellTable
+from streamgauge.analytics.diagnosis.aggregates import Candidate
+from streamgauge.analytics.diagnosis.cell_tables import ALONE_AXIS, Array, CellTable
+from streamgauge.analytics.diagnosis.comparison import LEAST_STREAMS, variance_of
 from streamgauge.analytics.diagnosis.diagnosis import (
     FAILURES,
     GEOMETRIC_MEAN,
@@ -37,7 +32,15 @@ from streamgauge.analytics.diagnosis.diagnosis import (
     Unit,
 )
 from streamgauge.analytics.diagnosis.incidents import Incident, combine
-from streamgauge.analytics.diagnosis.search import LEAST_STREAMS, Found, search, variance_of
+from streamgauge.analytics.diagnosis.metrics import (
+    ALL_BUCKETS,
+    EARLIER_BUCKETS,
+    Metric,
+    all_failures,
+    edges,
+    metrics,
+)
+from streamgauge.analytics.diagnosis.search import Found, promising, search
 from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.objectives import DEFAULT, Objective
@@ -49,6 +52,8 @@ BUCKETS_BEFORE, BUCKETS_AFTER = 2, 5
 """Buckets before and after the first bucket of a change in which its onset is looked for."""
 LONGER_TTFT = 1.1
 """Least ratio of TTFT that is an effect of a lost cache."""
+LEAST_CUT, MOST_CUT = 5, 0.5
+"""Least number of failed streams, and share of them that end at one age, from which on it is evidence."""
 ONLY_WITH_TOOLS, MORE_TOOLS = 0.9, 1.25
 """Share of the failed streams that had a tool call, and its least ratio to the share before, from which on it is evidence."""
 
@@ -73,7 +78,13 @@ def diagnose(
     )
     if not tables["cube"].columns["requests"].sum():
         return replace(answer, state="no_data")
-    combined = combine(search(tables, compared), aggregates.edges(chosen))
+    parts, best = promising(tables, compared)
+    pairs = {}
+    if parts:
+        found = cell_tables.read_pairs(query(aggregates.pairs(chosen, objectives, parts)), parts)
+        pairs = {m.name: table for part, table in zip(parts, found, strict=True) for m in part.metrics}
+        compared |= {m.name: m for part in parts for m in part.metrics}
+    combined = combine(search(tables, compared, pairs, best), edges(chosen))
     causes = _causes(query, chosen, tables, combined) if combined else []
     missed = list(dict.fromkeys(m.name for m in measured if m.missed))
     causes_and_metrics = [(cause, i.main.metric) for cause, i in zip(causes, combined, strict=True)]
@@ -118,36 +129,30 @@ def _why_unclear(table: CellTable, streams: int) -> str:
 def _causes(
     query: Query, chosen: Selection, tables: Mapping[str, CellTable], incidents: Sequence[Incident]
 ) -> list[Cause]:
-    edges = aggregates.edges(chosen)
-    wide = [_candidate(chosen, tables, i.main, edges, is_wide=True) for i in incidents]
-    narrow = [_candidate(chosen, tables, i.main, edges, is_wide=False) for i in incidents]
+    begins = edges(chosen)
+    wide = [_candidate(chosen, i.main, begins, is_wide=True) for i in incidents]
+    narrow = [_candidate(chosen, i.main, begins, is_wide=False) for i in incidents]
     points = _series(query(aggregates.series(chosen, [*wide, *narrow], POINTS)), 2 * len(incidents))
     series = list(zip([*wide, *narrow], points, strict=True))
     causes = []
     for k, incident in enumerate(incidents):
-        variance = variance_of(tables[incident.main.part], incident.main.metric)
+        of_cube = tables["cube"] if incident.main.metric.family != "loss" else incident.main.table
+        variance = variance_of(of_cube, incident.main.metric)
         cause = _cause(chosen, tables, incident, variance)
         seen = series[k], series[k + len(incidents)]
         causes.append(_with_onset(cause, incident.main, variance, *seen, chosen))
     return causes
 
 
-def _candidate(
-    chosen: Selection,
-    tables: Mapping[str, CellTable],
-    found: Found,
-    edges: Sequence[datetime],
-    *,
-    is_wide: bool,
-) -> Candidate:
-    begin = edges[max(found.begin - BUCKETS_BEFORE, 0)]
-    end = edges[min(found.begin + BUCKETS_AFTER, found.end)]
+def _candidate(chosen: Selection, found: Found, begins: Sequence[datetime], *, is_wide: bool) -> Candidate:
+    begin = begins[max(found.begin - BUCKETS_BEFORE, 0)]
+    end = begins[min(found.begin + BUCKETS_AFTER, found.end)]
     if is_wide:
         begin, end = (
             min(chosen.since - chosen.length / 2, begin),
-            edges[found.end] if found.end < ALL_BUCKETS else chosen.until,
+            begins[found.end] if found.end < ALL_BUCKETS else chosen.until,
         )
-    known = incidents.levels(tables["cube"], found) if found.metric.kind == "mean" else {}
+    known = incidents.levels(found) if found.metric.kind == "mean" else {}
     return Candidate(metric=found.metric, where=found.where, begin=begin, end=end, levels=known)
 
 
@@ -169,20 +174,21 @@ def _series(frame: pl.DataFrame, count: int) -> list[Points]:
 
 
 def _cause(chosen: Selection, tables: Mapping[str, CellTable], incident: Incident, variance: float) -> Cause:
-    found, edges = incident.main, aggregates.edges(chosen)
-    dimension, good = incidents.unaffected(tables[found.part], found, variance)
+    found, begins, cube = incident.main, edges(chosen), tables["cube"]
+    dimension, good = incidents.unaffected(tables[ALONE_AXIS], found, variance)
     surges: list[tuple[str, float]] = []
     facts: list[str] = []
     effects = list(map(_effect, incident.effects))
-    if found.part == "cube":
-        seconds = np.array([(b - a).total_seconds() for a, b in itertools.pairwise(edges)], dtype=np.float64)
-        surges = incidents.surges(tables["cube"], found, seconds)
+    place = incidents.cube_place(cube, found)
+    if place is not None:
+        seconds = np.array([(b - a).total_seconds() for a, b in itertools.pairwise(begins)], dtype=np.float64)
+        surges = incidents.surges(cube, found, place, seconds)
         if found.metric.family in ("ttft", "itl") and (
-            lengths := incidents.means(tables["cube"], found, "input")
+            lengths := incidents.means(cube, found, place, "input")
         ):
             longer = lengths[0] / lengths[1]
             facts += [incidents.longer_prompts(longer)] if longer >= incidents.LONGER_PROMPTS else []
-        if found.metric.family == "cache" and (ttft := incidents.means(tables["cube"], found, "ttft")):
+        if found.metric.family == "cache" and (ttft := incidents.means(cube, found, place, "ttft")):
             # The metric compares streams of the same uncached length, which a lost cache makes longer.
             effects = [e for e in effects if e.metric != "ttft"]
             if ttft[0] >= LONGER_TTFT * ttft[1]:
@@ -192,7 +198,7 @@ def _cause(chosen: Selection, tables: Mapping[str, CellTable], incident: Inciden
     return Cause(
         kind="step", where=found.where, main=_effect(found), effects=tuple(effects),
         evidence=tuple(facts), surges=tuple(surges),
-        onset=edges[found.begin], ended=edges[found.end] if found.end < ALL_BUCKETS else None, streams=found.streams,
+        onset=begins[found.begin], ended=begins[found.end] if found.end < ALL_BUCKETS else None, streams=found.streams,
         affected=found.affected, unaffected=good, unaffected_dimension=dimension, score=found.score,
     )  # fmt: skip
 
@@ -254,7 +260,7 @@ def _other_causes(
     causes: list[tuple[Cause, Metric]] = []
     for name in missed:
         family = "failure" if name == "error_rate" else name
-        if family in families or (name != "error_rate" and families & {"burst", "cache", "stall"}):
+        if family in families or (name != "error_rate" and families & {"burst", "cache", "stall", "prompts"}):
             continue
         if name == "error_rate":
             metric = all_failures(compared)
@@ -296,7 +302,7 @@ def _with_details(
         first = rows[0]
         evidence = []
         if metric.family in ("failure", "tool_failure") and first["outcome"] != "ok":
-            evidence.append(_ending(first))
+            evidence += [_ending(first), *_one_age(rows)]
             if _has_tools(first["with_tools"], first["streams"], quantiles["before_tools"]):
                 evidence.append("only with a tool call")
         if metric.family == "violation":
@@ -311,6 +317,22 @@ def _with_details(
             )
         )  # fmt: skip
     return found
+
+
+def _one_age(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where most streams were cut at one age, such as "12 of 16 end at 20 s"."""
+    ages, streams = Counter[int](), sum(row["streams"] for row in rows)
+    for row in rows:
+        ages.update({entry["key"]: entry["value"] for entry in row["ages"] or ()})
+    if not ages or streams < LEAST_CUT:
+        return []
+    age, count = ages.most_common(1)[0]
+    if count < MOST_CUT * streams:
+        return []
+    nearest = min(
+        (r["age_ns"] for r in rows if r["age_ns"]), key=lambda ns: abs(10 * math.log(ns / 1e9) - age)
+    )
+    return [f"{count} of {streams} end at {nearest / 1e9:.0f} s"]
 
 
 def _has_tools(with_tools: int, streams: int, usual: float | None) -> bool:

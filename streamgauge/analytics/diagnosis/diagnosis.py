@@ -14,7 +14,7 @@ from streamgauge.analytics.schema.objectives import DEFAULT
 
 State = Literal["healthy", "incident", "unclear", "no_data"]
 """`incident`: at least one cause is named. `unclear`: an objective is missed, and the data do not support a cause."""
-PLACE_DIMENSIONS = ("gateway", "model", "client", "app", "tap", "server", LABEL)
+PLACE_DIMENSIONS = ("gateway", "model", "client", "app", "tap", "server", LABEL, "size", "served", "finish")
 """The dimensions of `Cause.where`, in the order in which a text names them."""
 Kind = Literal["step", "drift", "constant", "traffic"]
 """`step`: changed at `onset`. `drift`: gets worse slowly since `onset`. `constant`: it was so in the whole range. `traffic`: the
@@ -137,9 +137,11 @@ class Diagnosis:
 Name = Callable[[str, str], str]
 """(dimension, value) → the text that readers see, such as an alias of a client."""
 
-FAILURES = ("rate_limited", "http_error", "upstream_down", "inband_error", "truncated")
+FAILURES = (
+    "rate_limited", "http_error", "refused", "dns", "tls", "upstream_down", "upstream_reset", "timeout", "inband_error", "truncated",
+)  # fmt: skip
 """Metrics that count failed streams."""
-TITLES = dict.fromkeys(FAILURES, "Error rate") | {
+TITLES = dict.fromkeys((*FAILURES, "cut"), "Error rate") | {
     "tool_failure": "Failures with tool calls",
     "lost": "Records lost by the tap",
     "slow_client": "Client reads slowly",
@@ -148,6 +150,10 @@ TITLES = dict.fromkeys(FAILURES, "Error rate") | {
     "refusal": "Refusals",
     "empty": "Empty answers",
     "length": "Answers cut at the token limit",
+    "finish": "Unusual finish reasons",
+    "prompts": "Longer prompts",
+    "reasoning": "More reasoning",
+    "cost": "Cost per request",
     "violation": "Streams that strict clients reject",
     "tool_calls": "Fewer answers with tool calls",
     "tool_arguments": "Malformed tool calls",
@@ -162,7 +168,7 @@ TITLES = dict.fromkeys(FAILURES, "Error rate") | {
     "slow_itl": "ITL",
 }
 """Metric → what a headline calls it."""
-AFFECTED = dict.fromkeys(FAILURES, "failing") | {
+AFFECTED = dict.fromkeys((*FAILURES, "cut"), "failing") | {
     "tool_failure": "of the streams with a tool call fail",
     "lost": "of the streams incomplete",
     "other_model": "of the answers are by another model than requested",
@@ -170,6 +176,7 @@ AFFECTED = dict.fromkeys(FAILURES, "failing") | {
     "refusal": "of the answers are refusals",
     "empty": "of the answers are empty",
     "length": "of the answers end at the limit",
+    "finish": "of the answers end with an unusual reason",
     "tool_arguments": "of the streams with a tool call have malformed arguments",
     "violation": "of the streams break a rule",
     "burst": "of the responses arrive in one burst",
@@ -180,9 +187,11 @@ AFFECTED = dict.fromkeys(FAILURES, "failing") | {
 GEOMETRIC_MEAN = "geometric mean"
 NUMBERS = {
     "ttft": "TTFT", "itl": "ITL", "cache": "hit rate", "slow_client": "wait", "tool_calls": "share", "output_tokens": "output",
-    "output_chars": "output",
+    "output_chars": "output", "prompts": "input", "reasoning": "reasoning", "cost": "cost in input tokens",
 }  # fmt: skip
 """Metric → what its number is called."""
+DIMENSION_NAMES = {"size": "request", "served": "response model", "finish": "finish reason"}
+"""Dimension → what a text calls it, if not by itself."""
 OBJECTIVES = {"error_rate": "Error rate", "ttft": "TTFT p95", "itl": "ITL p95"}
 MAX_HEADLINE_EFFECTS = 2
 MAX_UNAFFECTED = 3
@@ -243,7 +252,7 @@ def place(cause: Cause, name: Name = plain_name) -> str:
     served = ("model", "gateway") if "model" in where else ()
     parts = [" @ ".join(where[d] for d in served if d in where)]
     parts += [
-        where[d] if d == LABEL else f"{d} {where[d]}"
+        where[d] if d == LABEL else f"{DIMENSION_NAMES.get(d, d)} {where[d]}"
         for d in PLACE_DIMENSIONS
         if d in where and d not in served
     ]

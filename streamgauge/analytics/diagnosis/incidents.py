@@ -19,17 +19,11 @@ from datetime import datetime
 import numpy as np
 import numpy.typing as npt
 
-from streamgauge.analytics.diagnosis.aggregates import ALL_BUCKETS, EARLIER_BUCKETS, FAMILIES, Metric
 from streamgauge.analytics.diagnosis.cell_tables import Array, CellTable, with_totals
+from streamgauge.analytics.diagnosis.comparison import LEAST_BASELINE, LEAST_STREAMS, compare
 from streamgauge.analytics.diagnosis.diagnosis import PLACE_DIMENSIONS, Cause, Effect
-from streamgauge.analytics.diagnosis.search import (
-    LEAST_BASELINE,
-    LEAST_SCORE,
-    LEAST_STREAMS,
-    MAX_CAUSES,
-    Found,
-    compare,
-)
+from streamgauge.analytics.diagnosis.metrics import ALL_BUCKETS, CUBE, EARLIER_BUCKETS, FAMILIES, Metric
+from streamgauge.analytics.diagnosis.search import LEAST_SCORE, MAX_CAUSES, Found
 from streamgauge.analytics.schema.dimensions import LABEL
 
 SAME_TIME_BUCKETS = 2.0
@@ -48,7 +42,7 @@ def combine(found: Sequence[Found], edges: Sequence[datetime]) -> list[Incident]
     ordered = sorted(found, key=lambda f: (FAMILIES.index(f.metric.family), f.metric.is_slow, -f.score))
     for change in ordered:
         if any(i.main.metric == change.metric and i.main.where == change.where for i in incidents):
-            continue  # the rest of a drift
+            continue
         for i, incident in enumerate(incidents):
             if _belongs(change, incident, edges):
                 known = {f.metric.name for f in (incident.main, *incident.effects)}
@@ -66,7 +60,7 @@ def _belongs(change: Found, incident: Incident, edges: Sequence[datetime]) -> bo
     main = incident.main
     if change.metric.is_slow:
         same = [f for f in (main, *incident.effects) if f.metric.family == change.metric.family]
-        if any(_overlap(change, f) and _nested(change, f) for f in same):
+        if any(_overlap(change, f) and _may_be_same(change, f) for f in same):
             return True
     bucket = edges[-1] - edges[-2]
     # Failures with a tool call are some of the failures, so they may be clear at another time.
@@ -80,8 +74,9 @@ def _overlap(a: Found, b: Found) -> bool:
     return a.begin < b.end and b.begin < a.end
 
 
-def _nested(a: Found, b: Found) -> bool:
-    return a.where.items() <= b.where.items() or b.where.items() <= a.where.items()
+def _may_be_same(a: Found, b: Found) -> bool:
+    """Whether no dimension has different values in both places."""
+    return all(a.where[d] == b.where[d] for d in a.where.keys() & b.where.keys())
 
 
 # Onsets
@@ -89,7 +84,7 @@ def _nested(a: Found, b: Found) -> bool:
 Indexes = npt.NDArray[np.int64]
 
 LOG_LIKELIHOOD_DROP = 2.0
-USUAL = 0.02
+USUAL = 0.005
 """Least share of affected streams before an onset."""
 REFINEMENTS = 3
 RAMP_POINTS = 60
@@ -214,15 +209,15 @@ MISSED_SHARE = 0.05
 """Above it, the 95th percentile is above the objective."""
 
 
-def levels(table: CellTable, found: Found) -> dict[tuple[str, str, int], float]:
+def levels(found: Found) -> dict[tuple[str, str, int], float]:
     """(model, gateway, stratum) → mean of the metric outside the interval, at the place. The stratum is 0 without `Metric.by_input`."""
-    inside = _inside(found)
-    client = found.place[2] if found.part == "cube" else -1
+    table, name = found.table, found.metric.name
+    inside, others = _inside(found), found.place[2:]
+    n, x = (with_totals(table.columns[f"{c}_{name}"])[..., ~inside].sum(-1) for c in ("n", "x"))
+    n, x = (a[(..., *others)] if others else a for a in (n, x))
     n, x = (
-        with_totals(table.columns[f"{c}_{found.metric.name}"])[..., ~inside].sum(-1)[..., client]
-        for c in ("n", "x")
-    )
-    n, x = (a[:-1] if a.ndim > 2 else a[None] for a in (n, x))  # without the total of strata
+        a[:-1] if table.has_strata(f"n_{name}") else a[None] for a in (n, x)
+    )  # without the total of strata
     return {
         (model, gateway, k): float(x[k, m, g] / n[k, m, g])
         for k in range(len(n))
@@ -232,35 +227,53 @@ def levels(table: CellTable, found: Found) -> dict[tuple[str, str, int], float]:
     }  # fmt: skip
 
 
-def unaffected(table: CellTable, found: Found, variance: float) -> tuple[str | None, tuple[str, ...]]:
+def unaffected(alone: CellTable, found: Found, variance: float) -> tuple[str | None, tuple[str, ...]]:
     """A dimension and its values that have enough streams next to the place and are not worse there."""
-    interval = (np.array([found.begin]), np.array([found.end]))
-    compared = compare(table, found.metric, interval, variance)
-    by_name = dict(zip(table.dimensions, range(len(table.dimensions)), strict=True))
     for dimension in PLACE_DIMENSIONS:
         if dimension not in found.where:
             continue
-        axis, good = by_name[dimension], []
-        of_label = found.where[LABEL].partition("=")[0] + "=" if dimension == LABEL else ""
+        value = found.where[dimension]
+        if dimension in CUBE:
+            table, axis, prefix = found.table, found.table.dimensions.index(dimension), ""
+        else:
+            table, axis = alone, 0
+            prefix = f"{dimension}=" + (value.partition("=")[0] + "=" if dimension == LABEL else "")
+        if f"n_{found.metric.name}" not in table.columns:
+            continue
+        interval = (np.array([found.begin]), np.array([found.end]))
+        compared, good = compare(table, found.metric, interval, variance), []
         for i, name in enumerate(table.values[axis]):
-            if not name.startswith(of_label):
-                continue
-            place = (*(i if a == axis else p for a, p in enumerate(found.place)), 0)
+            place = (
+                (*(i if a == axis else p for a, p in enumerate(found.place)), 0)
+                if table is found.table
+                else (i, 0)
+            )
             quiet = compared.excess[place] < 0.25 * abs(found.value - found.expected)
-            if i != found.place[axis] and compared.n[place] >= LEAST_STREAMS and quiet:
-                good.append((-float(compared.n[place]), name))
+            is_other = (
+                name.startswith(prefix) and name.removeprefix(f"{dimension}=" if prefix else "") != value
+            )
+            if is_other and compared.n[place] >= LEAST_STREAMS and quiet:
+                good.append((-float(compared.n[place]), name.removeprefix(f"{dimension}=" if prefix else "")))
         if good:
             return dimension, tuple(name for _, name in sorted(good))
     return None, ()
 
 
-def surges(table: CellTable, found: Found, seconds: Array) -> list[tuple[str, float]]:
+def cube_place(cube: CellTable, found: Found) -> tuple[int, ...] | None:
+    """The indexes of the place in the cube. None if it is no place of it."""
+    if not found.where.keys() <= set(cube.dimensions):
+        return None
+    axes = zip(cube.dimensions, cube.values, strict=True)
+    return tuple(v.index(found.where[d]) if d in found.where else len(v) + 1 for d, v in axes)
+
+
+def surges(table: CellTable, found: Found, place: tuple[int, ...], seconds: Array) -> list[tuple[str, float]]:
     """(client, ratio of its request rates) of clients that send many more requests to the model and gateway of the place.
 
     Rates count from the first bucket with requests: there is no rate before the data began.
     """
     inside = _inside(found)
-    requests = with_totals(table.columns["requests"])[found.place[:2]]
+    requests = with_totals(table.columns["requests"])[place[:2]]
     has_data = np.maximum.accumulate(table.columns["requests"].sum((0, 1, 2)) > 0)
     outside = ~inside & has_data
     now, before = requests[:, inside].sum(-1), requests[:, outside].sum(-1)
@@ -270,10 +283,10 @@ def surges(table: CellTable, found: Found, seconds: Array) -> list[tuple[str, fl
     return [(client, float(ratio[c])) for c, client in enumerate(table.values[2]) if many[c]]
 
 
-def means(table: CellTable, found: Found, name: str) -> tuple[float, float] | None:
+def means(table: CellTable, found: Found, place: tuple[int, ...], name: str) -> tuple[float, float] | None:
     """The geometric means of a value at the place, inside and outside the interval. None if there are few streams."""
     inside = _inside(found)
-    x, n = (with_totals(table.whole(f"{c}_{name}"))[found.place] for c in ("x", "n"))
+    x, n = (with_totals(table.whole(f"{c}_{name}"))[place] for c in ("x", "n"))
     if min(n[inside].sum(), n[~inside].sum()) < LEAST_STREAMS:
         return None
     now, before = (math.exp(x[part].sum() / n[part].sum()) for part in (inside, ~inside))

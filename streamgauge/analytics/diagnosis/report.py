@@ -10,9 +10,9 @@ from typing import Any
 
 import polars as pl
 
-from streamgauge.analytics.diagnosis.aggregates import affected
 from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import FAILURES, TITLES, Cause, Diagnosis, cause_text, headline
+from streamgauge.analytics.diagnosis.metrics import affected
 from streamgauge.analytics.reports import Query, columns, formatting, has_rows, rate_limits
 from streamgauge.analytics.reports.alerts import of_budgets
 from streamgauge.analytics.reports.columns import text

@@ -6,51 +6,59 @@ Rules
    equal places the one with fewer dimensions is found.
 2. A change counts if its evidence is above that of chance in all combinations that were looked at, if it is large enough to matter
    (`Metric.least_change`, `least_ratio`), and with at least `LEAST_STREAMS` streams.
-3. A program, tap, server instance or label is named instead if it explains the change of a place clearly better (`NARROWER`), or
-   somewhat better with half of the streams and most of the excess. If no place is found, server instances and labels are searched
-   alone. Programs and taps are not, except for lost records: the mix of their requests changes more often than they fail.
-4. The streams of a found place are removed, and the search is repeated.
-
-Statistics
-1. A cell is one value of each dimension. Each cell is compared with its own baseline, the buckets outside the interval. So a place
-   does not look worse because more of its requests are of a slow model.
-2. A cell with few streams in its baseline is pulled towards the baseline of its model and gateway (or of its client if clients differ
-   more), and that towards all streams.
-3. `score` is the log-likelihood ratio of the place's own rate (or mean) against the expected one. It decides which place explains a
-   change best.
-4. `evidence` is the log-likelihood ratio of two samples, the interval and the baseline, against one. It decides whether there is a
-   change, also with a small baseline. It is divided by the noise above that of independent streams (`overdispersion`).
-5. Load wanders, so the evidence is that of a change beyond half the least one that matters, or beyond 1.2 times a share. The variance
-   of a mean is also that within the interval, so a few outliers are no evidence.
+3. First, `promising` looks at the combinations of model, gateway and client, and at each value of the other dimensions alone. If values
+   of those are as bad as what the combinations show (`NEAR`), their combinations with models and gateways are aggregated, too
+   (`aggregates.pairs`), and searched instead. So one variance and one baseline decide between all places.
+4. If the change is only in some values of one more dimension, the worst of them is named, and the others are further causes (`_worst_of`).
+5. The streams of a found place are removed, and the search is repeated.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from streamgauge.analytics.diagnosis.aggregates import ALL_BUCKETS, EARLIER_BUCKETS, SINGLE, Metric, metrics
-from streamgauge.analytics.diagnosis.cell_tables import Array, CellTable, with_totals
+from streamgauge.analytics.diagnosis.aggregates import Pairs
+from streamgauge.analytics.diagnosis.cell_tables import ALONE_AXIS, Array, CellTable, with_totals
+from streamgauge.analytics.diagnosis.comparison import (
+    LEAST_AFFECTED,
+    LEAST_STREAMS,
+    Intervals,
+    compare,
+    overdispersion,
+    variance_of,
+)
+from streamgauge.analytics.diagnosis.metrics import (
+    ALL_BUCKETS,
+    ALONE,
+    CUBE,
+    EARLIER_BUCKETS,
+    Metric,
+    cut,
+    metrics,
+)
 from streamgauge.analytics.schema.dimensions import LABEL
 from streamgauge.analytics.schema.objectives import Objective
 
-ALONE = ("server", LABEL)
-"""Dimensions that are searched alone if no place of the cube is found."""
 MAX_PER_METRIC = 3
 MAX_CAUSES = 5
 CHANCE = 1e-3
 """Probability that a healthy range has a change that counts."""
-NARROWER = 1.25
-"""Least ratio of the score of a tap or server instance to that of the place."""
-NARROWER_LABEL = 1.1
-"""As `NARROWER`. A client is often most of a label, and no place has the streams of the others."""
-MOST_EXCESS = 0.8
-"""Least share of a place's excess in a part of it that is named instead."""
+NEAR = 0.25
+"""Least score of a value alone, relative to that of the best combination, with which it may be a better place."""
+MAX_DIMENSIONS = 3
+"""Dimensions besides model and gateway whose combinations are searched, at most `MAX_VALUES` values of each."""
+MAX_VALUES = 3
+MAX_CELLS = 12_000
+"""Rows of one result of `aggregates.pairs`."""
+NAMED_COST = 1.0
+"""Nats to name a value of a dimension other than model and gateway, beyond those of the choice."""
+UNAFFECTED = 0.25
+"""Largest excess of an unaffected value, relative to that of the place."""
 _METRICS_COMPARED = len(metrics([Objective("with all limits", ttft_ns=1, itl_ns=1)]))
 CANDIDATES = 30
 LENGTHS = (1, 2, 3, 4, 6, 8, 16)
@@ -79,8 +87,8 @@ class Found:
     """A place, an interval of buckets and a metric that is worse in it than outside."""
 
     metric: Metric
-    part: str
-    """The table: cube, label, or one of `SINGLE`."""
+    table: CellTable
+    """That in which it was found."""
     where: Mapping[str, str]
     place: tuple[int, ...]
     """Indexes into the table with totals."""
@@ -95,88 +103,194 @@ class Found:
     score: float
 
 
-def search(tables: Mapping[str, CellTable], compared: Mapping[str, Metric]) -> list[Found]:
-    """All changes for the worse, highest score first."""
-    found: list[Found] = []
+def promising(
+    tables: Mapping[str, CellTable], compared: Mapping[str, Metric]
+) -> tuple[list[Pairs], dict[str, Found]]:
+    """What to aggregate before `search`, and the best combination of model, gateway and client of each metric that got worse."""
+    cube, alone = tables["cube"], tables[ALONE_AXIS]
+    best, wanted = dict[str, Found](), dict[tuple[tuple[str, str], ...], list[Metric]]()
     for metric in compared.values():
-        part = "tap" if metric.family == "loss" else "cube"
-        table = tables[part]
-        narrower = {
-            d: tables[d]
-            for d in (*SINGLE, LABEL)
-            if d != part and d in tables and len(tables[d].values[0]) > 1
-        }
-        streams, affected = (table.columns[f"{c}_{metric.name}"].sum() for c in ("n", "x"))
-        if streams >= 2 * LEAST_STREAMS and (metric.kind == "mean" or affected >= LEAST_AFFECTED):
-            found += _of_metric(part, table, metric, narrower)
+        if metric.family == "loss" or not _has_enough(cube, metric):
+            continue
+        variance = variance_of(cube, metric)
+        found = _best(cube, metric, variance)
+        if found is not None:
+            best[metric.name] = found
+        if f"n_{metric.name}" in alone.columns:
+            values = _worse_alone(alone, metric, variance, found)
+            if values:
+                clients = (
+                    [("client", found.where["client"])]
+                    if found is not None and "client" in found.where
+                    else []
+                )
+                wanted.setdefault((*clients, *values), []).append(metric)
+    for age in _ages(tables["age"], cut(compared, 0)):
+        wanted.setdefault(tuple(("client", name) for name in cube.values[2]), []).append(cut(compared, age))
+    sizes = {d: sum(v.startswith(f"{d}=") for v in alone.values[0]) for d in ALONE}
+    sizes |= {d: len(v) for d, v in zip(cube.dimensions, cube.values, strict=True)}
+    return _bounded(wanted, sizes), best
+
+
+def _bounded(
+    wanted: Mapping[tuple[tuple[str, str], ...], Sequence[Metric]], sizes: Mapping[str, int]
+) -> list[Pairs]:
+    """The combinations whose results have at most `MAX_CELLS` rows together."""
+    parts, left = list[Pairs](), MAX_CELLS
+    for values, of_values in wanted.items():
+        used, cells = list[tuple[str, str]](), ALL_BUCKETS * (sizes["model"] + 1) * (sizes["gateway"] + 1)
+        for value in values:
+            axis = [v for d, v in used if d == value[0]]
+            more = cells * (len(axis) + 2) // (len(axis) + 1)
+            if more <= left:
+                used.append(value)
+                cells = more
+        if used:
+            left -= cells
+            dimensions = dict.fromkeys(("model", "gateway", *(d for d, _ in used)), 0)
+            parts.append(Pairs(metrics=of_values, dimensions={d: sizes[d] for d in dimensions}, values=used))
+    return parts
+
+
+def _ages(table: CellTable, metric: Metric) -> list[int]:
+    """The class of ages at which more failures end than before, if there is one."""
+    found = _best(table, metric, 0.0)
+    return [int(found.where["age"])] if found is not None and found.where else []
+
+
+def _has_enough(table: CellTable, metric: Metric) -> bool:
+    streams, affected = (table.columns[f"{c}_{metric.name}"].sum() for c in ("n", "x"))
+    return bool(streams >= 2 * LEAST_STREAMS and (metric.kind == "mean" or affected >= LEAST_AFFECTED))
+
+
+def _worse_alone(
+    alone: CellTable, metric: Metric, variance: float, best: Found | None
+) -> list[tuple[str, str]]:
+    """(dimension, value) of the values that may be a better place than the best combination, the best ones first.
+
+    Of each dimension with at least two values, at most `MAX_VALUES` of `MAX_DIMENSIONS` dimensions; of labels those of one label.
+    """
+    names = alone.values[0]
+    compared = compare(alone, metric, INTERVALS, variance)
+    cost = math.log(max(len(names), 1)) + NAMED_COST
+    at = np.argmax(compared.evidence[: len(names)], axis=1)
+    rows = np.arange(len(names))
+    evidence, score = compared.evidence[rows, at] - cost, compared.score[rows, at] - cost
+    least = NEAR * best.score if best is not None else 0.0
+    found = dict[str, list[tuple[str, str]]]()
+    for i in np.argsort(-score):
+        if evidence[i] < LEAST_SCORE or score[i] < least:
+            continue
+        dimension, _, value = names[i].partition("=")
+        if metric.family not in ALONE[dimension].families:
+            continue
+        label = value.partition("=")[0] if dimension == LABEL else ""
+        values = found.setdefault(dimension, [])
+        same_label = not values or dimension != LABEL or values[0][1].startswith(f"{label}=")
+        most = 1 if ALONE[dimension].is_ordered else MAX_VALUES
+        prefix = f"{dimension}={label}"
+        if len(values) < most and same_label and sum(n.startswith(prefix) for n in names) > 1:
+            interval = int(INTERVALS[0][at[i]]), int(INTERVALS[1][at[i]])
+            noise = overdispersion(alone, metric, (int(i),), interval, variance)
+            if compared.evidence[i, at[i]] / noise >= LEAST_SCORE + cost:
+                values.append((dimension, value))
+    dimensions = [values for values in found.values() if values][:MAX_DIMENSIONS]
+    return [value for values in dimensions for value in values]
+
+
+def search(
+    tables: Mapping[str, CellTable],
+    compared: Mapping[str, Metric],
+    pairs: Mapping[str, CellTable] | None = None,
+    best: Mapping[str, Found] | None = None,
+) -> list[Found]:
+    """All changes for the worse, highest score first. `pairs`: metric → the table of its combinations. `best`: of `promising`."""
+    pairs, found = pairs or {}, list[Found]()
+    for metric in compared.values():
+        if metric.family == "loss":
+            table = _alone(tables[ALONE_AXIS], "tap")
+            found += (
+                _of_metric(table, metric, variance_of(table, metric)) if _has_enough(table, metric) else []
+            )
+        elif metric.name in pairs:
+            found += _of_metric(pairs[metric.name], metric, variance_of(tables["cube"], metric))
+        elif best is None or metric.name in best:
+            table = tables["cube"]
+            if _has_enough(table, metric):
+                found += _of_metric(table, metric, variance_of(table, metric))
     return sorted(found, key=lambda f: -f.score)
 
 
-def _of_metric(part: str, table: CellTable, metric: Metric, narrower: Mapping[str, CellTable]) -> list[Found]:
-    variance = variance_of(table, metric)
-    found: list[Found] = []
+def _alone(alone: CellTable, dimension: str) -> CellTable:
+    """The table of one dimension."""
+    rows = [i for i, name in enumerate(alone.values[0]) if name.startswith(f"{dimension}=")]
+    names = tuple(alone.values[0][i].partition("=")[2] for i in rows)
+    columns = {name: np.vstack([column[rows], column[-1:]]) for name, column in alone.columns.items()}
+    return CellTable((dimension,), (names,), columns)
+
+
+def _of_metric(table: CellTable, metric: Metric, variance: float) -> list[Found]:
+    found, whole = list[Found](), table
     while len(found) < MAX_PER_METRIC:
-        best = _best(part, table, metric, variance)
+        best = _best(table, metric, variance)
         if best is None:
             break
-        found.append(_narrowed(table, metric, best, narrower) if part == "cube" else best)
+        best = _worst_of(table, metric, best, variance)
+        found.append(replace(best, table=whole))
         table = _without(table, metric, best.place, best.begin, best.end)
-        # The tables of taps and servers do not show which streams are those of the place, so an interval is used once.
-        narrower = {
-            d: _without(single, metric, (len(single.values[0]),), best.begin, best.end)
-            for d, single in narrower.items()
-        }
-    # Shares of server instances and labels are not adjusted for the length of prompts.
-    if found or part != "cube" or (metric.by_input and metric.kind == "share"):
-        return found
-    # The streams of a server instance or a label may be few of each model, gateway and client.
-    alone = (_best(d, narrower[d], metric, variance_of(narrower[d], metric)) for d in ALONE if d in narrower)
-    return sorted((f for f in alone if f is not None), key=lambda f: -f.score)[:1]
-
-
-def _narrowed(table: CellTable, metric: Metric, best: Found, narrower: Mapping[str, CellTable]) -> Found:
-    """The program, tap, server instance or label that explains the change of the found place clearly better, else the place."""
-    interval = best.begin, best.end
-    compared = compare(table, metric, _arrays(interval), variance_of(table, metric))
-    score = float(compared.score[(*best.place, 0)])
-    found, ratio = best, 0.0
-    for part, single in narrower.items():
-        cost = _cost(single)
-        cost[-1] = np.inf  # all of them
-        clear = _clear_place(part, single, metric, interval, variance_of(single, metric), cost)
-        least = NARROWER_LABEL if part == LABEL else NARROWER
-        if clear is not None and _has_most(clear[0], best):
-            least = 1.0
-        if clear is not None and clear[1] >= max(ratio, least) * score:
-            found, ratio = clear[0], clear[1] / max(score, 1e-9)
     return found
 
 
-def _has_most(part: Found, whole: Found) -> bool:
-    """Whether a part of the streams has most of the excess."""
-    excess, of_whole = (abs(f.value - f.expected) * f.streams for f in (part, whole))
-    return excess >= MOST_EXCESS * of_whole and part.streams <= whole.streams / 2
+def _worst_of(table: CellTable, metric: Metric, best: Found, variance: float) -> Found:
+    """The worst value of a free dimension, if the place is worse in several of its values and clearly not in the others.
+
+    Two gateways of three that fail are two places, and their sum explains more than all streams do.
+    """
+    interval = best.begin, best.end if best.end < ALL_BUCKETS else ALL_BUCKETS
+    compared, cost = compare(table, metric, _arrays(interval), variance), _cost(table)
+    at = (*best.place, 0)
+    excess, whole = float(compared.excess[at]), float(compared.score[at]) - float(cost[best.place])
+    found, most = best, whole + LEAST_SCORE
+    for axis, names in enumerate(table.values):
+        if best.place[axis] != len(names) + 1 or len(names) < 3:
+            continue
+        places = [(*best.place[:axis], i, *best.place[axis + 1 :]) for i in range(len(names))]
+        many = [p for p in places if compared.n[(*p, 0)] >= LEAST_STREAMS]
+        worse = [p for p in many if compared.score[(*p, 0)] > 0 and compared.excess[(*p, 0)] >= excess]
+        good = [p for p in many if compared.excess[(*p, 0)] < UNAFFECTED * excess]
+        total = sum(float(compared.score[(*p, 0)] - cost[p]) for p in worse)
+        if len(worse) >= 2 and len(worse) + len(good) == len(many) and good and total > most:
+            place = max(worse, key=lambda p: float(compared.score[(*p, 0)]))
+            only = np.where(_is_place(cost.shape, place), 0.0, np.inf)
+            clear = _clear_place(table, metric, interval, variance, only)
+            if clear is not None:
+                found, most = clear, total
+    return found
 
 
-def _best(part: str, table: CellTable, metric: Metric, variance: float) -> Found | None:
+def _is_place(shape: tuple[int, ...], place: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    found = np.zeros(shape, dtype=bool)
+    found[place] = True
+    return found
+
+
+def _best(table: CellTable, metric: Metric, variance: float) -> Found | None:
     cost = _cost(table)
-    if part in ALONE:
-        cost[-1] = np.inf  # all of them
     evidence = _evidence(table, metric, variance, cost)
     for k in evidence.argsort()[::-1][:CANDIDATES]:
         if evidence[k] < LEAST_SCORE:
             break
         # The interval is that of the clearest change, the place the one that explains it best.
         interval = int(INTERVALS[0][k]), int(INTERVALS[1][k])
-        if (clear := _clear_place(part, table, metric, interval, variance, cost)) is not None:
-            return clear[0]
+        if (clear := _clear_place(table, metric, interval, variance, cost)) is not None:
+            return clear
     return None
 
 
 def _clear_place(
-    part: str, table: CellTable, metric: Metric, interval: tuple[int, int], variance: float, cost: Array
-) -> tuple[Found, float] | None:
-    """The place that explains the change in an interval best, and its score. None if the change is not above that of chance."""
+    table: CellTable, metric: Metric, interval: tuple[int, int], variance: float, cost: Array
+) -> Found | None:
+    """The place that explains the change in an interval best. None if the change is not above that of chance."""
     compared = compare(table, metric, _arrays(interval), variance)
     counts = compared.evidence[..., 0] - cost >= LEAST_SCORE
     scores = np.where(counts, compared.score[..., 0] - cost, -np.inf)
@@ -187,12 +301,11 @@ def _clear_place(
         return None
     values = zip(table.dimensions, table.values, place, strict=True)
     n, value, expected = float(compared.n[at]), float(compared.value[at]), float(compared.expected[at])
-    found = Found(
-        metric=metric, part=part, where={d: names[i] for d, names, i in values if i < len(names)}, place=place, begin=begin,
+    return Found(
+        metric=metric, table=table, where={d: names[i] for d, names, i in values if i < len(names)}, place=place, begin=begin,
         end=_end(table, metric, place, end, value, expected), streams=round(n),
         affected=round(n * value) if metric.kind == "share" else None, value=value, expected=expected, score=reduced,
     )  # fmt: skip
-    return found, float(scores[place])
 
 
 def _arrays(interval: tuple[int, int]) -> Intervals:
@@ -221,9 +334,10 @@ def _part(begin: int, end: int) -> Intervals:
 def _cost(table: CellTable) -> Array:
     """Nats to name each place. Infinite for places with unnamed values."""
     cost = np.zeros(())
-    for names in table.values:
+    choices = table.choices or tuple(map(len, table.values))
+    for dimension, names, count in zip(table.dimensions, table.values, choices, strict=True):
         # Naming the only value of a dimension is free but not shorter, hence a little above 0.
-        of_value = math.log(max(len(names), 1)) + 0.01
+        of_value = math.log(max(count, 1)) + (0.01 if dimension in CUBE else NAMED_COST)
         axis = np.array([of_value] * len(names) + [np.inf, 0.0])
         cost = cost[..., None] + axis
     if len(table.values) == 1 and len(table.values[0]) == 1:
@@ -244,200 +358,17 @@ def _end(
 
 
 def _without(table: CellTable, metric: Metric, place: tuple[int, ...], begin: int, end: int) -> CellTable:
-    """The table without the streams of a place in an interval."""
+    """The table without the streams of a place in an interval, or all of them if the metric is a mean."""
     columns = dict(table.columns)
     cells = tuple(
         slice(i, i + 1) if i < len(names) else slice(None)
         for i, names in zip(place, table.values, strict=True)
     )
+    # What is left of a drift is no further change.
+    buckets = slice(None) if metric.kind == "mean" else slice(begin, end)
     for column in (f"n_{metric.name}", f"x_{metric.name}", f"xx_{metric.name}", f"l_{metric.family}"):
         if column in columns:
             array = columns[column].copy()
-            array[(..., *cells, slice(begin, end))] = 0
+            array[(..., *cells, buckets)] = 0
             columns[column] = array
     return CellTable(table.dimensions, table.values, columns)
-
-
-# Statistics of all places and intervals at once
-
-LEAST_STREAMS = 10
-LEAST_AFFECTED = 5
-PRIOR_STREAMS = 10.0
-"""Weight of the less specific baseline in a cell's baseline."""
-LEAST_OF_ALL = 0.25
-"""Least share of a cell in its baseline, relative to that of all streams."""
-LEAST_BASELINE = 5
-"""Streams in the baseline of a cell, if streams without baseline are not compared."""
-USUAL_RATIO = 1.2
-"""By how much a share of failures wanders."""
-LEAST_VARIANCE = 0.01
-FIRST_FAILED = 0.1
-"""Of `PRIOR_STREAMS`, if there is no baseline at all."""
-NEW_STREAMS = 20.0
-"""Weight of the baseline of streams that have none of their own."""
-
-Intervals = tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]
-"""First buckets, and the buckets after the last ones."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Of each place (the cells and their totals) and interval. Places are the axes, intervals the last one."""
-
-    n: Array
-    """Streams in the interval that are compared."""
-    value: Array
-    """Share or mean in the interval."""
-    expected: Array
-    """The same if each cell were as in its baseline."""
-    excess: Array
-    """(value − expected) × direction."""
-    least: Array | float
-    """Least excess that matters."""
-    score: Array
-    evidence: Array
-
-
-def compare(table: CellTable, metric: Metric, intervals: Intervals, variance: float) -> Comparison:
-    """Compare all places in all intervals. `variance`: of the values of single streams, if the kind is `mean`.
-
-    `score` and `evidence` are 0 where the change is too small to matter (`matters`), which saves most of the work.
-    """
-    n_all, x_all = table.columns[f"n_{metric.name}"], table.columns[f"x_{metric.name}"]
-    n, x = _inside(n_all, intervals), _inside(x_all, intervals)
-    base_n, base_x = n_all.sum(-1, keepdims=True) - n, x_all.sum(-1, keepdims=True) - x
-    has_strata = table.has_strata(f"n_{metric.name}")
-    level = _level(base_n, base_x, metric, has_strata=has_strata)
-    known = np.isfinite(level)
-    if not metric.new_is_bad:
-        known &= base_n >= LEAST_BASELINE
-    level = np.where(known, level, 0)
-    cells = [np.where(known, n, 0), np.where(known, x, 0), n * level, base_n]
-    if metric.kind == "mean":
-        squares = _inside(table.columns[f"xx_{metric.name}"], intervals)
-        cells.append(np.where(known, squares - 2 * level * x + n * level**2, 0))
-    if has_strata:
-        cells = [a.sum(0) for a in cells]
-    n, x, expected, base_n, *squared = (with_totals(a) for a in cells)
-    counted = np.maximum(n, 1e-9)
-    value, expected = x / counted, expected / counted
-    least: Array | float = metric.least_change
-    if metric.least_change_of_stream:
-        least = (
-            with_totals(np.where(known, _inside(table.columns[f"l_{metric.family}"], intervals), 0)) / counted
-        )
-    excess_of_all = (value - expected) * metric.direction
-    found = Comparison(n, value, expected, excess_of_all, least, np.zeros_like(n), np.zeros_like(n))
-    at = np.nonzero(matters(found, metric))
-    n, value, expected, excess = n[at], value[at], expected[at], found.excess[at]
-    base = base_n[at] + (NEW_STREAMS if metric.new_is_bad else 0)
-    if metric.kind == "share":
-        usual = np.minimum(expected * USUAL_RATIO, value)
-        pooled = (n * value + base * usual) / (base + n)
-        found.score[at] = n * _divergence(value, expected)
-        found.evidence[at] = n * _divergence(value, pooled) + base * _divergence(usual, pooled)
-    else:
-        inside = squared[0][at] / n - excess**2
-        beyond = np.maximum(excess - metric.least_change / 2, 0)
-        found.score[at] = n * excess**2 / (2 * variance)
-        found.evidence[at] = n * beyond**2 / (2 * np.maximum(variance, inside)) * base / (base + n)
-    return found
-
-
-def matters(compared: Comparison, metric: Metric) -> npt.NDArray[np.bool_]:
-    """Where the change is for the worse, large enough to matter, and of enough streams."""
-    enough: npt.NDArray[np.bool_] = (compared.n >= LEAST_STREAMS) & (compared.excess >= compared.least)
-    if metric.kind == "share":
-        enough &= compared.excess * compared.n >= LEAST_AFFECTED
-        enough &= compared.value >= metric.least_ratio * compared.expected
-    return enough
-
-
-def _inside(cells: Array, intervals: Intervals) -> Array:
-    """The sums of each interval, on the last axis."""
-    buckets = np.arange(cells.shape[-1])[:, None]
-    found: Array = cells @ ((buckets >= intervals[0]) & (buckets < intervals[1])).astype(cells.dtype)
-    return found
-
-
-def _level(n: Array, x: Array, metric: Metric, *, has_strata: bool) -> Array:
-    """The rate or mean of each cell (statistics 2), in each stratum. NaN if it is unknown."""
-    baseline = partial(_baseline, is_mean=metric.kind == "mean", of_client=metric.of_client)
-    return np.stack([baseline(*s) for s in zip(n, x, strict=True)]) if has_strata else baseline(n, x)
-
-
-def _baseline(n: Array, x: Array, *, is_mean: bool, of_client: bool) -> Array:
-    places = tuple(range(n.ndim - 1))
-    all_n, all_x = n.sum(places, keepdims=True), x.sum(places, keepdims=True)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        # A mean of other models says nothing about a model, so only shares are pulled towards all streams.
-        level = (
-            all_x / all_n * (np.nan if is_mean else 1)
-            if is_mean
-            else (all_x + FIRST_FAILED) / (all_n + PRIOR_STREAMS)
-        )
-        if n.ndim > 2:
-            others = (0, 1) if of_client else -2
-            n_, x_ = n.sum(others, keepdims=True), x.sum(others, keepdims=True)
-            own = x_ / n_
-            level = (
-                np.where(n_ >= LEAST_BASELINE, own, np.nan)
-                if is_mean
-                else (x_ + PRIOR_STREAMS * level) / (n_ + PRIOR_STREAMS)
-            )
-        pulled = (x + PRIOR_STREAMS * level) / (n + PRIOR_STREAMS)
-        if not is_mean:  # a cell without any failure is not free of failures
-            pulled = np.maximum(pulled, LEAST_OF_ALL * (all_x + FIRST_FAILED) / (all_n + PRIOR_STREAMS))
-        else:
-            pulled = np.where(np.isfinite(level), pulled, np.where(n >= LEAST_BASELINE, x / n, np.nan))
-    found: Array = np.broadcast_to(pulled, n.shape)
-    return found
-
-
-def _divergence(p: Array, q: Array) -> Array:
-    """Kullback-Leibler divergence of shares, in nats."""
-    q = np.clip(q, 1e-6, 1 - 1e-6)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found: Array = np.where(p > 0, p * np.log(p / q), 0) + np.where(
-            p < 1, (1 - p) * np.log((1 - p) / (1 - q)), 0
-        )
-    return found
-
-
-def variance_of(table: CellTable, metric: Metric) -> float:
-    """Variance of single streams within cells and buckets, which no change between buckets affects. 0 if the kind is `share`."""
-    if metric.kind == "share":
-        return 0.0
-    n, x, xx = (table.columns[f"{c}_{metric.name}"] for c in ("n", "x", "xx"))
-    several = n >= 2
-    if not several.any():
-        return 1.0
-    squares = (xx - x**2 / np.maximum(n, 1))[several].sum()
-    return max(LEAST_VARIANCE, float(squares / (n[several] - 1).sum()))
-
-
-def overdispersion(
-    table: CellTable, metric: Metric, place: tuple[int, ...], interval: tuple[int, int], variance: float
-) -> float:
-    """How much more the buckets outside the interval differ than those of independent streams would: at least 1.
-
-    It uses an upper quantile instead of the mean, so another incident in some of the buckets does not hide this one.
-    """
-    n_all, x_all = table.columns[f"n_{metric.name}"], table.columns[f"x_{metric.name}"]
-    outside = np.ones(n_all.shape[-1], dtype=bool)
-    outside[interval[0] : interval[1]] = False
-    n, x = n_all[..., outside], x_all[..., outside]
-    has_strata = table.has_strata(f"n_{metric.name}")
-    level = _level(n.sum(-1, keepdims=True), x.sum(-1, keepdims=True), metric, has_strata=has_strata)
-    known = np.isfinite(level)
-    cells = [np.where(known, a, 0) for a in (n, x, n * np.where(known, level, 0))]
-    n, x, expected = (with_totals(a.sum(0) if has_strata else a)[place] for a in cells)
-    used = n > 0
-    if used.sum() < 4:
-        return 1.0
-    if metric.kind == "share":
-        spread = np.maximum(expected[used] * (1 - np.minimum(expected[used] / n[used], 1)), 0.25)
-    else:
-        spread = n[used] * variance
-    z2 = (x[used] - expected[used]) ** 2 / spread
-    return max(1.0, float(np.quantile(z2, 0.7)) / 1.074)

@@ -10,8 +10,8 @@ from typing import Any
 
 import polars as pl
 
-from streamgauge.analytics.diagnosis.aggregates import affected
 from streamgauge.analytics.diagnosis.diagnosis import Cause
+from streamgauge.analytics.diagnosis.metrics import affected
 from streamgauge.analytics.diagnosis.report import Report, read_report
 from streamgauge.analytics.html_report.figures import line, table
 from streamgauge.analytics.reports import (

@@ -6,15 +6,9 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from streamgauge.analytics.diagnosis.aggregates import (
-    ALL_BUCKETS,
-    EARLIER_BUCKETS,
-    Metric,
-    edges,
-    metrics,
-)
 from streamgauge.analytics.diagnosis.cell_tables import CellTable
 from streamgauge.analytics.diagnosis.incidents import combine
+from streamgauge.analytics.diagnosis.metrics import ALL_BUCKETS, EARLIER_BUCKETS, Metric, edges, metrics
 from streamgauge.analytics.diagnosis.search import Found, search
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.objectives import DEFAULT
@@ -192,9 +186,12 @@ def test_wander_like_that_of_the_baseline_is_no_change() -> None:
         assert traffic.search(TTFT) == []
 
 
+EMPTY = CellTable((), (), {})
+
+
 def change(name: str, begin: int, **where: str) -> Found:
     return Found(
-        metric=METRICS[name], part="cube", where=where, place=(), begin=begin, end=ALL_BUCKETS, streams=100, affected=None, value=1.0,
+        metric=METRICS[name], table=EMPTY, where=where, place=(), begin=begin, end=ALL_BUCKETS, streams=100, affected=None, value=1.0,
         expected=0.0, score=50.0,
     )  # fmt: skip
 

@@ -8,7 +8,6 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from streamgauge.analytics.diagnosis.aggregates import metrics
 from streamgauge.analytics.diagnosis.diagnosis import (
     GEOMETRIC_MEAN,
     TITLES,
@@ -20,6 +19,7 @@ from streamgauge.analytics.diagnosis.diagnosis import (
     cause_text,
     headline,
 )
+from streamgauge.analytics.diagnosis.metrics import metrics
 from streamgauge.analytics.schema.objectives import DEFAULT
 
 ONSET = datetime(2026, 6, 1, 7, 28, 44, tzinfo=UTC)
