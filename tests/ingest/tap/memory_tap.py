@@ -23,6 +23,7 @@ from streamgauge.ingest.tap.connections.upstream_connection import UpstreamConne
 from streamgauge.ingest.tap.exchanges import states
 from streamgauge.ingest.tap.exchanges.context import TapContext
 from streamgauge.ingest.tap.exchanges.exchange import Exchange
+from streamgauge.ingest.tap.exchanges.sides import UpstreamSide
 from streamgauge.ingest.tap.relay import body_relay
 from tests.ingest.tap.recorders import UPSTREAMS, RecorderGroup
 from tests.options import tap_options
@@ -246,17 +247,17 @@ class MemoryPool(UpstreamPool):
         self.tap = tap
         self.connecting: list[_Connecting] = []
 
-    def acquire(self) -> UpstreamConnection | None:
+    def acquire(self) -> UpstreamSide | None:
         while self._idle:
-            connection: UpstreamConnection = self._idle.pop()
+            connection = self._idle.pop()
             if not connection.transport.is_closing():
                 connection.reused = True
                 return connection
         return None
 
-    def connect(self, exchange: Exchange) -> Any:
+    def connect(self, exchange: Exchange) -> None:
         self.connecting.append(_Connecting(exchange))
-        return self.connecting[-1]
+        exchange.connecting = cast(Any, self.connecting[-1])
 
 
 class MemoryRelay:
@@ -460,3 +461,6 @@ class MemoryTap:
         assert upstream is None or upstream.exchange is exchange
         if exchange is not None:
             assert (upstream is None) == (exchange.response == states.CONNECTING)
+        client = self.connection
+        assert (exchange is not None) == (client.state == states.EXCHANGING) or client.state == states.CLOSED, client
+        assert (client.state == states.HEAD_PART) <= bool(client._buffer), client
