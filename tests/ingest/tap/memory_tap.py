@@ -462,5 +462,7 @@ class MemoryTap:
         if exchange is not None:
             assert (upstream is None) == (exchange.response == states.CONNECTING)
         client = self.connection
-        assert (exchange is not None) == (client.state == states.EXCHANGING) or client.state == states.CLOSED, client
+        assert (exchange is not None) == (
+            client.state == states.EXCHANGING
+        ) or client.state == states.CLOSED, client
         assert (client.state == states.HEAD_PART) <= bool(client._buffer), client
