@@ -117,6 +117,8 @@ class MemoryTransport(asyncio.Transport):
         self._socket = _Socket()
         self.protocol: Any = None
         self.written = bytearray()
+        self.commands: list[str] = []
+        """What the tap has asked for, without the bytes of a response."""
         self.most_unsent_bytes = 0
         self._unsent_bytes = 0
         self._high_bytes = 65_536
@@ -137,6 +139,8 @@ class MemoryTransport(asyncio.Transport):
         if self.closing:
             return
         self.written += data
+        if data.startswith(b"HTTP/1.1 "):
+            self.commands.append(data[9:12].decode())
         self._unsent_bytes += len(data)
         if self.stuck:
             self.most_unsent_bytes = max(self.most_unsent_bytes, self._unsent_bytes)
@@ -158,22 +162,28 @@ class MemoryTransport(asyncio.Transport):
         if self.closing:
             raise RuntimeError("closing")  # as uvloop
         self.ended = True
+        self.commands.append("end")
 
     def pause_reading(self) -> None:
         self.reading = False
+        self.commands.append("pause")
 
     def resume_reading(self) -> None:
         self.reading = not self.closing and not self._received_end
+        self.commands.append("resume")
 
     def is_closing(self) -> bool:
         return self.closing
 
     def close(self) -> None:
+        if not self.closing:
+            self.commands.append("close")
         self.closing, self.reading = True, False
         if not self._unsent_bytes:
             self._loop.call_soon(self.lose, None)
 
     def abort(self) -> None:
+        self.commands.append("abort")
         self.closing = self.aborted = True
         self.reading = False
         self._loop.call_soon(self.lose, None)
@@ -369,7 +379,14 @@ class _Recorders:
 class MemoryTap:
     """One client connection of a tap. `relay`: with a relay for its bodies. Create it inside a running event loop."""
 
-    def __init__(self, *, relay: bool = False, recording: bool = True, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        relay: bool = False,
+        recording: bool = True,
+        client: type[ClientConnection] = ClientConnection,
+        **options: Any,
+    ) -> None:
         self.loop = SteppedLoop()
         made = replace(_OPTIONS, **options)
         loop = cast(asyncio.AbstractEventLoop, self.loop)
@@ -384,7 +401,7 @@ class MemoryTap:
             self.context.relay = cast(Any, self.relay)
         self.pool = MemoryPool(self)
         self.hangups = _Hangups()
-        self.connection = ClientConnection(self.context, [self.pool], cast(Any, self.hangups))
+        self.connection = client(self.context, [self.pool], cast(Any, self.hangups))
         self.client = self._transport(self.connection)
         self.upstreams: list[MemoryTransport] = []
         self.exchange: Exchange

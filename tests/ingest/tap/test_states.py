@@ -45,7 +45,11 @@ from tests.ingest.tap.memory_tap import MemoryTap, MemoryTransport
 
 Pair = tuple[int, int]
 """States of the request and of the response."""
-TABLES = [(REQUEST, REQUEST_STATES), (RESPONSE, RESPONSE_STATES)]
+TABLES = [
+    (REQUEST, REQUEST_STATES, EVENTS),
+    (RESPONSE, RESPONSE_STATES, EVENTS),
+    (states.CLIENT, states.CLIENT_STATES, states.CLIENT_EVENTS),
+]
 ENDS = set(get_args(Cause))
 OUTCOMES = {HALF_CLOSED, IGNORED, IMPOSSIBLE}
 
@@ -53,28 +57,34 @@ OUTCOMES = {HALF_CLOSED, IGNORED, IMPOSSIBLE}
 # --- the tables
 
 
-@pytest.mark.parametrize(("table", "names"), TABLES, ids=["request", "response"])
-def test_each_state_and_event_has_a_transition_or_a_named_outcome(table: states.Table, names: Sequence[str]):
+@pytest.mark.parametrize(("table", "names", "events"), TABLES, ids=["request", "response", "client"])
+def test_each_state_and_event_has_a_transition_or_a_named_outcome(
+    table: states.Table, names: Sequence[str], events: Sequence[str]
+):
     assert len(table) == len(names)
     for row in table:
-        assert len(row) == len(EVENTS)
+        assert len(row) == len(events)
         for cell in row:
             assert cell in OUTCOMES | ENDS if isinstance(cell, str) else 0 <= cell < len(names)
 
 
-@pytest.mark.parametrize(("table", "names"), TABLES, ids=["request", "response"])
-def test_impossible_events_raise_with_the_names_of_state_and_event(table: states.Table, names: Sequence[str]):
+@pytest.mark.parametrize(("table", "names", "events"), TABLES, ids=["request", "response", "client"])
+def test_impossible_events_raise_with_the_names_of_state_and_event(
+    table: states.Table, names: Sequence[str], events: Sequence[str]
+):
     impossible = [(s, e) for s, row in enumerate(table) for e, cell in enumerate(row) if cell is IMPOSSIBLE]
     assert impossible
     for state, event in impossible:
         with pytest.raises(
-            IllegalTransition, match=f"'{EVENTS[event]}' is impossible .* is '{names[state]}'"
+            IllegalTransition, match=f"'{events[event]}' is impossible .* is '{names[state]}'"
         ):
             after(table, state, event)
 
 
-@pytest.mark.parametrize(("table", "names"), TABLES, ids=["request", "response"])
-def test_only_the_last_state_is_final_and_every_state_leads_to_it(table: states.Table, names: Sequence[str]):
+@pytest.mark.parametrize(("table", "names", "events"), TABLES, ids=["request", "response", "client"])
+def test_only_the_last_state_is_final_and_every_state_leads_to_it(
+    table: states.Table, names: Sequence[str], events: Sequence[str]
+):
     following = [
         # A cause leads to DRAINING.
         {cell if isinstance(cell, int) else DRAINING for cell in row if isinstance(cell, int) or cell in ENDS}

@@ -21,7 +21,7 @@ cdef class ClientSide(Side):
     cdef int64_t _drained_ns, _written_bytes, _ended_exchanges_bytes
     cdef readonly bint _watching_drain
 
-    cdef _apply(self, int event)
+    cpdef _apply(self, int event)
     @cython.locals(context=TapContext)
     cpdef exchange_ended(self, exchange, int64_t now_ns, error, int then)
     cdef _unwritten_bytes(self)

@@ -182,7 +182,7 @@ CLIENT: Final[Table] = (
     _row(CLIENT_EVENTS, **_BETWEEN),
     _row(CLIENT_EVENTS, keep_open=IDLE, close=DELIVERING, linger=LINGERING, reset=RESETTING, abort=CLOSED, lost=CLOSED),
     _row(CLIENT_EVENTS, close=DELIVERING, abort=CLOSED, lost=CLOSED),
-    _row(CLIENT_EVENTS, close=IGNORED, abort=CLOSED, delivered=CLOSED, lost=CLOSED),
+    _row(CLIENT_EVENTS, abort=CLOSED, delivered=CLOSED, lost=CLOSED),
     _row(CLIENT_EVENTS, abort=CLOSED, lost=CLOSED),
     _row(CLIENT_EVENTS, rest=IGNORED),
 )  # fmt: skip
