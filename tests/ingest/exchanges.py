@@ -21,7 +21,7 @@ import uvloop
 import zstandard
 
 from streamgauge.ingest.records import Closed, Frames
-from streamgauge.ingest.tap.connections.sockets import queued_bytes, reset_on_close
+from streamgauge.ingest.tap.sockets import queued_bytes, reset_on_close
 from tests.deadline import DEADLINE_S
 from tests.ingest.running_tap import Client, RunningTap, chunk, read_request, running_tap
 

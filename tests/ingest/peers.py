@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
-from streamgauge.ingest.tap.connections.sockets import reset_on_close
+from streamgauge.ingest.tap.sockets import reset_on_close
 from tests.deadline import DEADLINE_S
 
 End = Literal["half-close", "close", "reset", "stay"]

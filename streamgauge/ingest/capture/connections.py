@@ -14,7 +14,15 @@ import re
 from collections import Counter
 from collections.abc import Collection
 
-from streamgauge.ingest.capture.byte_stream import ByteStream
+from streamgauge.ingest.capture.endpoint import (
+    CLOSED,
+    ESTABLISHED,
+    INACTIVE,
+    MAX_AHEAD_BYTES,
+    PARTIAL,
+    RESET,
+    Endpoint,
+)
 from streamgauge.ingest.capture.exchanges import EVICTED, Exchanges
 from streamgauge.ingest.capture.tcp_packets import ACK, FIN, RST, SYN, Segment, address, opposite, tcp_segment
 from streamgauge.ingest.http1.heads import BadRequest, other_protocol
@@ -26,13 +34,12 @@ from streamgauge.ingest.recording.recorder import Recorders
 MAX_CONNECTIONS = 65_536
 MAX_HELD_BYTES = 256 * 2**20
 """Bytes of all connections that wait for others."""
-MAX_AHEAD_BYTES = 2**20
-"""Bytes of one direction that wait for missing ones."""
 _GRACE_NS = 10_000_000
 _SWEEP_NS = 1_000_000_000
 _CLOSED_NS, _IDLE_NS = 10_000_000_000, 600_000_000_000
 """How long a closed connection, and one that has no exchange, is remembered."""
 _MAX_NS = 2**61
+_FLAGS, _FROM_CLIENT, _DATA, _GAP = FIN | SYN | RST | ACK, 0x100, 0x200, 0x400
 _REQUEST = re.compile(rb"[A-Z]{3,16} (?:/|\*|https?://)[\x21-\x7e]* ?")
 _TLS = re.compile(rb"[\x14-\x17]\x03[\x00-\x04]")
 
@@ -40,18 +47,40 @@ _TLS = re.compile(rb"[\x14-\x17]\x03[\x00-\x04]")
 class _Connection:
     def __init__(self, recorders: Recorders, client_source: bytes) -> None:
         self.client_source = client_source
-        self.client, self.server = ByteStream(), ByteStream()
+        self.client, self.server = Endpoint(), Endpoint()
         host, port = address(opposite(client_source))
         server = Upstream(join_address(host, port), "http", host, port, "")
         self.exchanges = Exchanges(recorders, server, self.server)
         self.seeks_request = True
         """The next request is found by its start: nothing is known of the client's bytes before it."""
-        self.ignored = self.closed = False
+        self.ignored = False
         self.window_is_open = True
         self.gap_since_ns = self.last_ns = self.held_bytes = 0
         self.early: list[tuple[bytes, int]] = []
         """Bytes of the server that answer missing ones of the client, with their times."""
         self.early_bytes = 0
+        self.history = ""
+        """A letter for each kind of packet, once, as in Zeek: `s` SYN, `h` SYN with ACK, `a` only ACK, `d` data, `f` FIN, `r` RST, `g`
+        bytes are lost. A capital is the client's."""
+        self.seen = set[int]()
+
+    def __repr__(self) -> str:
+        host, port = address(self.client_source)
+        return f"<{join_address(host, port)} {self.history}: client {self.client}, server {self.server}>"
+
+    @property
+    def closed(self) -> bool:
+        states = self.client.state, self.server.state
+        return RESET in states or states == (CLOSED, CLOSED)
+
+    def note(self, kind: int) -> None:
+        """Add a kind of packet to the history: the flags FIN, SYN, RST and ACK, `_DATA` and `_FROM_CLIENT`."""
+        self.seen.add(kind)
+        flags = (SYN | ACK, "h"), (SYN, "s"), (_DATA, "d"), (FIN, "f"), (RST, "r"), (_GAP, "g"), (ACK, "a")
+        letter = next((letter for flag, letter in flags if kind & flag == flag), "")
+        letter = letter.upper() if kind & _FROM_CLIENT else letter
+        if letter not in self.history:
+            self.history += letter
 
     def answer(self) -> None:
         """Take the bytes of the server whose turn it is now."""
@@ -115,7 +144,7 @@ class Connections:
     def _is_new(self, segment: Segment, connection: _Connection, from_client: bool) -> bool:
         """Whether a SYN begins another connection with the same addresses."""
         stream = connection.client if from_client else connection.server
-        if stream.at < 0 or stream.first_seq == segment.seq + 1 & 0xFFFFFFFF:
+        if stream.state == INACTIVE or stream.first_seq == segment.seq + 1 & 0xFFFFFFFF:
             return False
         self._give_up(connection, at_once=True)
         connection.exchanges.stop()
@@ -170,45 +199,48 @@ class Connections:
     def _take(self, connection: _Connection, from_client: bool, segment: Segment, at_ns: int) -> None:
         now_ns = connection.last_ns = max(at_ns, connection.last_ns)
         if connection.ignored:
-            connection.closed = connection.closed or segment.flags & (FIN | RST) > 0
+            if segment.flags & (FIN | RST):
+                connection.client.state = RESET
             return
         if connection.gap_since_ns and now_ns - connection.gap_since_ns > _GRACE_NS:
             self._give_up(connection)
         client, server, exchanges = connection.client, connection.server, connection.exchanges
         mine, other = (client, server) if from_client else (server, client)
         _, seq, ack, flags, window, payload = segment
+        kind = flags & _FLAGS | (_DATA if payload else 0) | (_FROM_CLIENT if from_client else 0)
+        if kind not in connection.seen:
+            connection.note(kind)
         if flags & SYN:
-            if mine.at < 0:
-                mine.start(seq + 1 & 0xFFFFFFFF)
+            if mine.state == INACTIVE:
+                mine.start(seq + 1 & 0xFFFFFFFF, ESTABLISHED)
                 connection.seeks_request = connection.seeks_request and not from_client
             seq += 1
         if flags & ACK:
-            if other.at < 0 and (from_client or not payload):
+            if other.state == INACTIVE and (from_client or not payload):
                 # The packet that would say where the other side begins is missing.
-                other.start(ack)
+                other.start(ack, PARTIAL)
                 connection.seeks_request = connection.seeks_request and from_client
-            if other.at >= 0:
+            if other.state != INACTIVE:
                 other.acknowledged = max(other.acknowledged, other.position(ack))
             if from_client:
                 exchanges.acknowledged(now_ns)
         if payload:
             self._payload(connection, from_client, seq, payload, now_ns)
-        if flags & FIN and mine.at >= 0:
-            mine.ends_at = mine.position(seq + len(payload) & 0xFFFFFFFF)
+        if flags & FIN and mine.state != INACTIVE:
+            mine.end(seq + len(payload) & 0xFFFFFFFF)
         if connection.early:
             connection.answer()
-        client_ended, server_ended = client.ended, server.ended
-        if client_ended:
+        if client.state == CLOSED:
             exchanges.client_ended(now_ns)
-        if server_ended and not connection.early:
+        if server.state == CLOSED and not connection.early:
             exchanges.server_ended(now_ns)
         if flags & RST:
             self._give_up(connection, at_once=True)
+            mine.state = RESET
             exchanges.reset(now_ns, by_client=from_client)
         elif from_client and (window > 0) != connection.window_is_open:
             connection.window_is_open = window > 0
             exchanges.client_window(window > 0, now_ns)
-        connection.closed = flags & RST > 0 or (client_ended and server_ended)
         held_bytes = client.ahead_bytes + server.ahead_bytes + connection.early_bytes
         if held_bytes or server.at < server.acknowledged or client.at < client.acknowledged:
             self._watch_gap(connection, now_ns)
@@ -229,11 +261,13 @@ class Connections:
         if from_client and connection.seeks_request:
             if not _REQUEST.match(payload):
                 return
-            stream.start(seq)
+            stream.start(seq, PARTIAL)
             connection.seeks_request = False
-        if stream.at < 0:
+        if stream.state == INACTIVE:
             return
+        inconsistent = stream.inconsistent
         data = stream.take(seq, payload)
+        self.counters["segments_inconsistent"] += stream.inconsistent - inconsistent
         if not data:
             return
         if not from_client and not connection.early and client.at >= client.acknowledged:
@@ -267,25 +301,21 @@ class Connections:
     def _give_up(self, connection: _Connection, *, at_once: bool = False) -> None:
         """Lose what is missing, as far as it cannot arrive any more."""
         client, server, exchanges = connection.client, connection.server, connection.exchanges
-        if not connection.seeks_request and (size_bytes := self._lost_bytes(client, at_once=at_once)):
+        if not connection.seeks_request and (size_bytes := client.lost_bytes(at_once=at_once)):
+            self._count_gap(connection, size_bytes, _FROM_CLIENT)
             connection.seeks_request = True
             client.skip_gap()
             exchanges.client_gap(size_bytes)
         connection.answer()
-        if size_bytes := self._lost_bytes(server, at_once=at_once):
+        if size_bytes := server.lost_bytes(at_once=at_once):
+            self._count_gap(connection, size_bytes, 0)
             exchanges.server_gap(size_bytes)
         connection.gap_since_ns = 0
 
-    def _lost_bytes(self, stream: ByteStream, *, at_once: bool) -> int:
-        size_bytes = stream.missing_bytes
-        if not (at_once or stream.acknowledged > stream.at or stream.ahead_bytes > MAX_AHEAD_BYTES):
-            return 0
-        if size_bytes == 1 and not stream.ahead_bytes:  # the FIN
-            stream.skip_gap()
-            return 0
-        self.counters["gaps"] += size_bytes > 0
+    def _count_gap(self, connection: _Connection, size_bytes: int, sender: int) -> None:
+        self.counters["gaps"] += 1
         self.counters["gap_bytes"] += size_bytes
-        return size_bytes
+        connection.note(_GAP | sender)
 
     # --- limits
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Concatenate, ParamSpec
 
-from streamgauge.ingest.capture.byte_stream import ByteStream
+from streamgauge.ingest.capture.endpoint import Endpoint
 from streamgauge.ingest.facts import RouteFacts
 from streamgauge.ingest.generated_ids import uuid7
 from streamgauge.ingest.http1 import heads
@@ -56,7 +56,7 @@ class _Exchange:
 class Exchanges:
     """The exchanges of one connection. Calls raise `BadRequest` if what a client sends is not HTTP/1.x."""
 
-    def __init__(self, recorders: Recorders, server: Upstream, sent: ByteStream) -> None:
+    def __init__(self, recorders: Recorders, server: Upstream, sent: Endpoint) -> None:
         """`server`: the side that answers. `sent`: the bytes that it sends."""
         self._recorders, self._failures = recorders, recorders.buffer.failures
         self._server = server
@@ -71,8 +71,10 @@ class Exchanges:
         self._head_buffer: ReceiveBuffer | None = None  # of the response
         self._out_of_step = False
         """After a gap, it is unknown which request the server answers."""
-        self._request_gap_ns = 0
-        """Time of a gap with a request of which nothing is reported; 0: none, -1: a request since the last one is reported as lost."""
+        self._unseen_ns: int | None = None
+        """Time of a gap that hides a request, until that is reported as lost."""
+        self._unseen_reported = False
+        """A request since the last one that was seen is reported as lost."""
         self._guessed = False
         """The next response is assumed to begin with the server's next byte."""
         self._client_ended_ns = 0
@@ -300,8 +302,8 @@ class Exchanges:
             self._sending = self._request_body = None
         elif self._open and self._open[0].tunnel is not None:
             self._lose(self._open.popleft(), LOST, size_bytes)
-        elif size_bytes and not self._request_gap_ns:
-            self._request_gap_ns = self._last_ns
+        elif size_bytes and self._unseen_ns is None and not self._unseen_reported:
+            self._unseen_ns = self._last_ns
         self._buffer = self._new_buffer()
         self._out_of_step = True
 
@@ -320,9 +322,9 @@ class Exchanges:
             self._sent.skip_gap()
 
     def _report_gap(self) -> None:
-        if self._request_gap_ns > 0:
-            self._lose_request(self._request_gap_ns)
-        self._request_gap_ns = 0
+        if self._unseen_ns is not None:
+            self._lose_request(self._unseen_ns)
+        self._unseen_reported = False
 
     def lose_all(self, cause: str) -> None:
         """The rest of all open exchanges is lost."""
@@ -339,7 +341,7 @@ class Exchanges:
 
     def _lose_request(self, at_ns: int) -> None:
         """Report an exchange whose request was not seen."""
-        self._request_gap_ns = -1
+        self._unseen_ns, self._unseen_reported = None, True
         self._failures.counters.open_stream()
         lost = Lost(uuid7(self._recorders.wall_ns(at_ns)), 0, 0, LOST, time.time_ns(), 0, True)
         self._failures.attempt(self._recorders.buffer.lose, lost)

@@ -22,6 +22,7 @@ cdef class RecordBuffer:
 
     cpdef bint has_room(self, int64_t size_bytes, bint margin=*)
     cpdef bint reserve(self, int64_t size_bytes, bint margin=*)
+    cdef bint has_share(self, int64_t size_bytes, int64_t held_bytes)
     cpdef int64_t epoch(self)
     @cython.locals(encoded=bytes, size_bytes=int64_t)
     cpdef int64_t append(self, record)

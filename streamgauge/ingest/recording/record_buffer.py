@@ -9,7 +9,8 @@ Guarantees
   that does not fit into it is only counted (`lost_untold`).
 - Streams do not hurt each other: one may have half as many bytes in the log's queue as are free (the dynamic threshold of switch
   buffers). So one fast stream takes a third of the limit at most, and ten take five sixths. Bytes count for two epochs. An epoch
-  ends when the log has all that was appended before it began. `Recorder._frame` and `native_relay` apply the rule.
+  ends when the log has all that was appended before it began. `has_share` is the rule; `native_relay` applies it to the half of the
+  free room that `grant` gives it.
 - An exception in a recorder ends the recording of its stream (`failures`). One in a step of a tick is contained, and
   the step is repeated at the next tick.
 
@@ -146,6 +147,10 @@ class RecordBuffer:
         if granted:
             self.used_bytes += size_bytes
         return granted
+
+    def has_share(self, size_bytes: int, held_bytes: int) -> bool:
+        """Whether a stream that has `held_bytes` in the log's queue may add to it: they are half of the free bytes at most."""
+        return self.used_bytes + size_bytes + 2 * held_bytes <= self.limit_bytes
 
     def grant(self, pending_bytes: int, *, more: bool) -> int:
         """Replace the relay's last grant and return the new one: `pending_bytes`, or with `more` half of the free room if that

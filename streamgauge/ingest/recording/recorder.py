@@ -59,6 +59,8 @@ _FLUSH_BYTES = FLUSH_BYTES
 _RECORD_BYTES = RECORD_OVERHEAD_BYTES
 _FRAME_BYTES = 96  # a tuple, an int and the header of a bytes object
 _UNLIMITED = capture.UNLIMITED
+_ARGUMENTS_OF_ENDED = 9
+_NOT_BEGUN = -1  # instead of a number of bytes: of a body, or of a run of dropped frames
 # Most requests have the same few paths. One with a query, which may carry keys, is not cached.
 _usual_paths = ResultCache(identifiers.path, 512)
 _MAX_CACHED_CHARS = 256
@@ -146,8 +148,8 @@ class Recorder:
         self._request_sent_ns: int | None = None
         self._body: bytes | bytearray = b""
         """Captured part of the request's body, until it is written."""
-        self._body_left_bytes = -1
-        """Bytes of it that may still be captured; -1 before the first one."""
+        self._body_left_bytes = _NOT_BEGUN
+        """Bytes of it that may still be captured; 0: no more are."""
         self._body_truncated = False
         self._condenser: CondensedBody | None = None
         """Of a body that is longer than the limit."""
@@ -164,8 +166,8 @@ class Recorder:
         self._from_client: list[int] | None = None
         """Indexes of the waiting frames that the client of a WebSocket sent. None before the first frame of one."""
         self._uncaptured_bytes = 0
-        self._dropped_bytes = -1
-        """≥ 0 while a run of frames is being dropped. No frames wait then."""
+        self._dropped_bytes = _NOT_BEGUN
+        """Of the run of frames that is being dropped. No frames wait then."""
         self._held_bytes = self._new_bytes = self._epoch = 0
         """Bytes appended in this and the previous epoch of the buffer, and in this one: at least what the log still has to take."""
         self._end: tuple[Any, ...] = ()
@@ -191,6 +193,25 @@ class Recorder:
         """The recording has failed. Nothing more is recorded."""
         return self._buffer is None
 
+    def __repr__(self) -> str:
+        return f"<Recorder {self.stream or 'of a new stream'}: {self.state}, {self._seq} records, {len(self._frames)} frames wait>"
+
+    @property
+    def state(self) -> str:
+        """Its step: `opening` (no record is made), `request`, `request body`, `response`, `dropping` (a run of frames), `ended` (the
+        delivery is open), `delivered` or `abandoned`."""
+        if self.abandoned:
+            return "abandoned"
+        if self._end:
+            return "ended" if len(self._end) == _ARGUMENTS_OF_ENDED else "delivered"
+        if self._dropped_bytes != _NOT_BEGUN:
+            return "dropping"
+        if self._responded_ns:
+            return "response"
+        if self._body_left_bytes != _NOT_BEGUN:
+            return "request body"
+        return "request" if self._opening is None else "opening"
+
     # --- the request
 
     def connected(self, now_ns: int) -> None:
@@ -201,7 +222,7 @@ class Recorder:
     def request_data(self, payload: bytes) -> None:
         """Part of the request's body."""
         left_bytes = self._body_left_bytes
-        if left_bytes < 0:
+        if left_bytes == _NOT_BEGUN:
             request = self._request
             content_type = request.known.get(b"content-type")
             captured = capture.captures_request(content_type, request.fields, payload)
@@ -311,15 +332,14 @@ class Recorder:
         self._frame(now_ns - self._t0_ns, data, from_client)
 
     def _frame(self, at_ns: int, body: bytes, from_client: bool = False) -> None:
-        """One captured read. The hot path: `RecordBuffer.reserve` is inlined."""
+        """One captured read. The hot path."""
         buffer = self._buffer
         size = len(body)
-        # The rule of `RecordBuffer`, written as one comparison: held <= free / 2 is used + 2 * held <= limit. Both may be
-        # of an earlier time, which can only refuse. So they are renewed only when the frame would be dropped.
-        if buffer.used_bytes + size + 2 * self._held_bytes > buffer.limit_bytes and not self._has_share(size):
+        # What is used and held may be of an earlier time, which can only refuse. It is renewed when the frame would be dropped.
+        if not buffer.has_share(size, self._held_bytes) and not self._has_share(size):
             self._drop(size)
             return
-        if self._dropped_bytes >= 0:
+        if self._dropped_bytes != _NOT_BEGUN:
             self._end_dropped_run()
         if from_client:
             assert self._from_client is not None
@@ -334,10 +354,9 @@ class Recorder:
             self._wait()
 
     def _has_share(self, size_bytes: int) -> bool:
-        buffer = self._buffer
-        buffer.take_done()
+        self._buffer.take_done()
         self._hold(0)
-        return buffer.used_bytes + size_bytes + 2 * self._held_bytes <= buffer.limit_bytes
+        return self._buffer.has_share(size_bytes, self._held_bytes)
 
     def _hold(self, size_bytes: int) -> None:
         """Count bytes that this stream has added to the log's queue."""
@@ -350,7 +369,7 @@ class Recorder:
 
     def _drop(self, size_bytes: int) -> None:
         """There is no room for this frame: add it to the run of dropped frames."""
-        if self._dropped_bytes < 0:
+        if self._dropped_bytes == _NOT_BEGUN:
             # Frames before the gap get their number now. A `Frames` record with frames of both sides would place the
             # gap nowhere.
             self._write_waiting()
@@ -359,9 +378,9 @@ class Recorder:
 
     def _end_dropped_run(self) -> None:
         """Give the run of dropped frames its number and report it."""
-        if self._dropped_bytes >= 0:
+        if self._dropped_bytes != _NOT_BEGUN:
             self._lose(self._dropped_bytes)
-            self._dropped_bytes = -1
+            self._dropped_bytes = _NOT_BEGUN
             self._buffer.report(self.stream)
 
     # --- bodies that the relay forwards

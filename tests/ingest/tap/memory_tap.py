@@ -23,6 +23,7 @@ from streamgauge.ingest.tap.connections.upstream_connection import UpstreamConne
 from streamgauge.ingest.tap.exchanges import states
 from streamgauge.ingest.tap.exchanges.context import TapContext
 from streamgauge.ingest.tap.exchanges.exchange import Exchange
+from streamgauge.ingest.tap.exchanges.sides import UpstreamSide
 from streamgauge.ingest.tap.relay import body_relay
 from tests.ingest.tap.recorders import UPSTREAMS, RecorderGroup
 from tests.options import tap_options
@@ -116,6 +117,8 @@ class MemoryTransport(asyncio.Transport):
         self._socket = _Socket()
         self.protocol: Any = None
         self.written = bytearray()
+        self.commands: list[str] = []
+        """What the tap has asked for, without the bytes of a response."""
         self.most_unsent_bytes = 0
         self._unsent_bytes = 0
         self._high_bytes = 65_536
@@ -136,6 +139,8 @@ class MemoryTransport(asyncio.Transport):
         if self.closing:
             return
         self.written += data
+        if data.startswith(b"HTTP/1.1 "):
+            self.commands.append(data[9:12].decode())
         self._unsent_bytes += len(data)
         if self.stuck:
             self.most_unsent_bytes = max(self.most_unsent_bytes, self._unsent_bytes)
@@ -157,22 +162,28 @@ class MemoryTransport(asyncio.Transport):
         if self.closing:
             raise RuntimeError("closing")  # as uvloop
         self.ended = True
+        self.commands.append("end")
 
     def pause_reading(self) -> None:
         self.reading = False
+        self.commands.append("pause")
 
     def resume_reading(self) -> None:
         self.reading = not self.closing and not self._received_end
+        self.commands.append("resume")
 
     def is_closing(self) -> bool:
         return self.closing
 
     def close(self) -> None:
+        if not self.closing:
+            self.commands.append("close")
         self.closing, self.reading = True, False
         if not self._unsent_bytes:
             self._loop.call_soon(self.lose, None)
 
     def abort(self) -> None:
+        self.commands.append("abort")
         self.closing = self.aborted = True
         self.reading = False
         self._loop.call_soon(self.lose, None)
@@ -246,17 +257,17 @@ class MemoryPool(UpstreamPool):
         self.tap = tap
         self.connecting: list[_Connecting] = []
 
-    def acquire(self) -> UpstreamConnection | None:
+    def acquire(self) -> UpstreamSide | None:
         while self._idle:
-            connection: UpstreamConnection = self._idle.pop()
+            connection = self._idle.pop()
             if not connection.transport.is_closing():
                 connection.reused = True
                 return connection
         return None
 
-    def connect(self, exchange: Exchange) -> Any:
+    def connect(self, exchange: Exchange) -> None:
         self.connecting.append(_Connecting(exchange))
-        return self.connecting[-1]
+        exchange.connecting = cast(Any, self.connecting[-1])
 
 
 class MemoryRelay:
@@ -368,7 +379,14 @@ class _Recorders:
 class MemoryTap:
     """One client connection of a tap. `relay`: with a relay for its bodies. Create it inside a running event loop."""
 
-    def __init__(self, *, relay: bool = False, recording: bool = True, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        relay: bool = False,
+        recording: bool = True,
+        client: type[ClientConnection] = ClientConnection,
+        **options: Any,
+    ) -> None:
         self.loop = SteppedLoop()
         made = replace(_OPTIONS, **options)
         loop = cast(asyncio.AbstractEventLoop, self.loop)
@@ -383,7 +401,7 @@ class MemoryTap:
             self.context.relay = cast(Any, self.relay)
         self.pool = MemoryPool(self)
         self.hangups = _Hangups()
-        self.connection = ClientConnection(self.context, [self.pool], cast(Any, self.hangups))
+        self.connection = client(self.context, [self.pool], cast(Any, self.hangups))
         self.client = self._transport(self.connection)
         self.upstreams: list[MemoryTransport] = []
         self.exchange: Exchange
@@ -460,3 +478,8 @@ class MemoryTap:
         assert upstream is None or upstream.exchange is exchange
         if exchange is not None:
             assert (upstream is None) == (exchange.response == states.CONNECTING)
+        client = self.connection
+        assert (exchange is not None) == (
+            client.state == states.EXCHANGING
+        ) or client.state == states.CLOSED, client
+        assert (client.state == states.HEAD_PART) <= bool(client._buffer), client

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from streamgauge.ingest.records import Alive, Closed, Opened
-from streamgauge.ingest.tap.connections import sockets
+from streamgauge.ingest.tap import sockets
 from tests.deadline import DEADLINE_S
 from tests.ingest.running_tap import END, SSE_HEAD, RunningTap, Script, chunk, read_request, running_tap
 from tests.ingest.tap.test_tls import pki as pki

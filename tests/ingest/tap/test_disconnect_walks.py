@@ -16,7 +16,7 @@ from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.ingest.records import AnyRecord
 from streamgauge.ingest.tap.connections.client_connection import ClientConnection
-from streamgauge.ingest.tap.connections.sockets import queued_bytes
+from streamgauge.ingest.tap.sockets import queued_bytes
 from tests.ingest import peers
 from tests.ingest.disconnects import SWITCH, UPGRADE, run, tls_contexts
 from tests.ingest.running_tap import running_tap

@@ -19,11 +19,9 @@ from streamgauge.ingest.tap.exchanges.states import (
     CONNECTING,
     DRAINING,
     EVENTS,
-    FORWARDED,
     HALF_CLOSED,
     IGNORED,
     IMPOSSIBLE,
-    KEPT,
     OVER,
     RECEIVED,
     RECEIVING,
@@ -47,36 +45,46 @@ from tests.ingest.tap.memory_tap import MemoryTap, MemoryTransport
 
 Pair = tuple[int, int]
 """States of the request and of the response."""
-TABLES = [(REQUEST, REQUEST_STATES), (RESPONSE, RESPONSE_STATES)]
+TABLES = [
+    (REQUEST, REQUEST_STATES, EVENTS),
+    (RESPONSE, RESPONSE_STATES, EVENTS),
+    (states.CLIENT, states.CLIENT_STATES, states.CLIENT_EVENTS),
+]
 ENDS = set(get_args(Cause))
-OUTCOMES = {FORWARDED, KEPT, HALF_CLOSED, IGNORED, IMPOSSIBLE}
+OUTCOMES = {HALF_CLOSED, IGNORED, IMPOSSIBLE}
 
 
 # --- the tables
 
 
-@pytest.mark.parametrize(("table", "names"), TABLES, ids=["request", "response"])
-def test_each_state_and_event_has_a_transition_or_a_named_outcome(table: states.Table, names: Sequence[str]):
+@pytest.mark.parametrize(("table", "names", "events"), TABLES, ids=["request", "response", "client"])
+def test_each_state_and_event_has_a_transition_or_a_named_outcome(
+    table: states.Table, names: Sequence[str], events: Sequence[str]
+):
     assert len(table) == len(names)
     for row in table:
-        assert len(row) == len(EVENTS)
+        assert len(row) == len(events)
         for cell in row:
             assert cell in OUTCOMES | ENDS if isinstance(cell, str) else 0 <= cell < len(names)
 
 
-@pytest.mark.parametrize(("table", "names"), TABLES, ids=["request", "response"])
-def test_impossible_events_raise_with_the_names_of_state_and_event(table: states.Table, names: Sequence[str]):
+@pytest.mark.parametrize(("table", "names", "events"), TABLES, ids=["request", "response", "client"])
+def test_impossible_events_raise_with_the_names_of_state_and_event(
+    table: states.Table, names: Sequence[str], events: Sequence[str]
+):
     impossible = [(s, e) for s, row in enumerate(table) for e, cell in enumerate(row) if cell is IMPOSSIBLE]
     assert impossible
     for state, event in impossible:
         with pytest.raises(
-            IllegalTransition, match=f"'{EVENTS[event]}' is impossible .* is '{names[state]}'"
+            IllegalTransition, match=f"'{events[event]}' is impossible .* is '{names[state]}'"
         ):
             after(table, state, event)
 
 
-@pytest.mark.parametrize(("table", "names"), TABLES, ids=["request", "response"])
-def test_only_the_last_state_is_final_and_every_state_leads_to_it(table: states.Table, names: Sequence[str]):
+@pytest.mark.parametrize(("table", "names", "events"), TABLES, ids=["request", "response", "client"])
+def test_only_the_last_state_is_final_and_every_state_leads_to_it(
+    table: states.Table, names: Sequence[str], events: Sequence[str]
+):
     following = [
         # A cause leads to DRAINING.
         {cell if isinstance(cell, int) else DRAINING for cell in row if isinstance(cell, int) or cell in ENDS}
@@ -204,21 +212,23 @@ class Stimulus:
     events: EventsIn
     sent: bytes = b""
     """Bytes that a peer sends."""
+    sender: str = ""
+    """Who sends them."""
     tap: dict[str, Any] = field(default_factory=dict)
     """Of `reach`."""
 
 
-def client_sends(what: str, data: bytes, in_body: int) -> Stimulus:
-    """`in_body`: the event while the request's body is received. Elsewhere the bytes have no meaning for the exchange."""
+def client_sends(what: str, data: bytes, in_body: Sequence[int]) -> Stimulus:
+    """`in_body`: the events while the request's body is received. Elsewhere the bytes have no meaning for the exchange."""
 
     def fire(tap: MemoryTap) -> None:
         if tap.client.reading:  # else the kernel keeps it
             tap.client.receive(data)
 
     def events(pair: Pair) -> Sequence[int]:
-        return [in_body if pair[0] == RECEIVING and pair[1] < DRAINING else states.CLIENT_BYTES]
+        return in_body if pair[0] == RECEIVING and pair[1] < DRAINING else []
 
-    return Stimulus(f"client sends {what}", fire, events, data)
+    return Stimulus(f"client sends {what}", fire, events, data, "client")
 
 
 def upstream_sends(what: str, data: bytes, waiting: Sequence[int], responding: Sequence[int]) -> Stimulus:
@@ -235,10 +245,10 @@ def upstream_sends(what: str, data: bytes, waiting: Sequence[int], responding: S
             return None
         if pair[1] == RELAYED:
             # The relay reads, and gives the body back before its end is an event.
-            return [] if responding == [states.UPSTREAM_BYTES] else [states.TAKEN_BACK, *responding]
-        return {WAITING: waiting, RESPONDING: responding}.get(pair[1], [states.UPSTREAM_BYTES])
+            return [states.TAKEN_BACK, *responding] if responding else []
+        return {WAITING: waiting, RESPONDING: responding}.get(pair[1], [])
 
-    return Stimulus(f"upstream sends {what}", fire, events, data)
+    return Stimulus(f"upstream sends {what}", fire, events, data, "upstream")
 
 
 def fires(
@@ -311,9 +321,9 @@ def attached(pair: Pair) -> bool:
 
 LIMITS = {"head_timeout_s": 0, "keep_alive_timeout_s": 0, "body_timeout_s": 0}
 STIMULI = [
-    client_sends("a chunk", CHUNK, states.CLIENT_BYTES),
-    client_sends("the last chunk", LAST, states.REQUEST_COMPLETE),
-    client_sends("a malformed chunk", b"x\r\n", states.REFUSED),
+    client_sends("a chunk", CHUNK, []),
+    client_sends("the last chunk", LAST, [states.REQUEST_COMPLETE]),
+    client_sends("a malformed chunk", b"x\r\n", [states.REFUSED]),
     fires(states.CLIENT_END, _client_ends),
     fires(states.CLIENT_LOST, lambda tap: tap.client.lose(ConnectionResetError()), when=lambda pair: pair[1] != DRAINING),
     Stimulus("client lost before it has everything", lambda tap: tap.client.lose(ConnectionResetError()),
@@ -323,23 +333,23 @@ STIMULI = [
              tap={**LIMITS, "body_timeout_s": 1.0}),
     fires(states.CONNECTED, _connected),
     fires(states.CONNECT_FAILED, lambda tap: tap.exchange.on_connect_failed(ConnectionRefusedError())),
-    upstream_sends("half a head", HEAD[:40], [states.UPSTREAM_BYTES], [states.MALFORMED]),
+    upstream_sends("half a head", HEAD[:40], [], [states.MALFORMED]),
     upstream_sends("an informational response", b"HTTP/1.1 103 Early Hints\r\n\r\n", [], [states.MALFORMED]),
     upstream_sends("a head", HEAD, [states.HEAD], [states.MALFORMED]),
     upstream_sends("a 101", SWITCH, [states.SWITCH], [states.MALFORMED]),
-    upstream_sends("a chunk", CHUNK, [states.MALFORMED], [states.UPSTREAM_BYTES]),
+    upstream_sends("a chunk", CHUNK, [states.MALFORMED], []),
     upstream_sends("the last chunk", LAST, [states.MALFORMED], [states.LAST_BYTE]),
     upstream_sends("a whole response", HEAD + LAST, [states.HEAD, states.LAST_BYTE], [states.MALFORMED]),
     upstream_sends("a broken response", b"x\r\n\r\n", [states.MALFORMED], [states.MALFORMED]),
     # What its socket holds when its connection breaks.
     Stimulus("last bytes for the relay", lambda tap: tap.exchange.on_upstream_bytes(CHUNK, tap.loop.now_ns),
-             lambda pair: [states.UPSTREAM_BYTES, states.TAKEN_BACK] if pair[1] == RELAYED else None, CHUNK),
+             lambda pair: [states.TAKEN_BACK] if pair[1] == RELAYED else None, CHUNK, "upstream"),
     fires(states.UPSTREAM_END, lambda tap: tap.upstream.receive_end(), when=connected),
     fires(states.UPSTREAM_LOST, lambda tap: tap.upstream.lose(ConnectionResetError()), when=connected),
     fires(states.RETRIED, lambda tap: tap.upstream.lose(ConnectionResetError()), reused=True,
           when=lambda pair: pair == (RECEIVED, WAITING)),
-    Stimulus("handed over", _hand_over, sent=CHUNK, tap={"relay": True},
-             events=lambda pair: [states.UPSTREAM_BYTES, states.HANDED_OVER] if pair == (RECEIVED, RESPONDING) else None),
+    Stimulus("handed over", _hand_over, sent=CHUNK, sender="upstream", tap={"relay": True},
+             events=lambda pair: [states.HANDED_OVER] if pair == (RECEIVED, RESPONDING) else None),
     fires(states.TAKEN_BACK, lambda tap: tap.exchange.take_back(), when=lambda pair: pair[1] == RELAYED),
     Stimulus("upstream lost to the relay", lambda tap: tap.relay.end(body_relay.UPSTREAM_LOST, 104),
              lambda pair: [states.TAKEN_BACK, states.UPSTREAM_LOST] if pair[1] == RELAYED else None),
@@ -401,11 +411,11 @@ async def test_exchange_does_what_the_tables_say(pair: Pair, stimulus: Stimulus,
     after_it = bytes(to_upstream), bytes(to_client)
     if pair[1] >= DRAINING:
         assert after_it[0] == before[0]
-    elif KEPT in outcomes:
-        assert after_it == before
-    elif FORWARDED in outcomes:
-        sent = (stimulus.sent, b"") if states.CLIENT_BYTES in events else (b"", stimulus.sent)
-        assert after_it == (before[0] + sent[0], before[1] + sent[1])
+    elif stimulus.sender == "client":
+        forwarded = pair[0] != RECEIVED and pair[1] not in (CONNECTING, RELAYED)  # else kept
+        assert after_it == (before[0] + stimulus.sent * forwarded, before[1])
+    elif stimulus.sender == "upstream" and pair[1] != WAITING:
+        assert after_it == (before[0], before[1] + stimulus.sent)
     elif HALF_CLOSED in outcomes:
         assert (tap.upstream.ended, tap.client.ended) == (
             events == [states.CLIENT_END],
@@ -461,5 +471,5 @@ def test_only_the_exchange_writes_the_pointers_to_it():
         ]  # fmt: skip
         if written:
             found[path.relative_to(folder).as_posix()] = len(written)
-    assert found.pop("exchanges/sides.py") == 2  # None, at the start
-    assert found.keys() == {"exchanges/exchange.py"}
+    assert found.pop("exchanges/sides.py") == found.pop("exchanges/client_side.py") == 1  # None, at the start
+    assert found.keys() == {"exchanges/exchange.py", "exchanges/ending.py"}

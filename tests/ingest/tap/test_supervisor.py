@@ -20,9 +20,9 @@ from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.http1.upstreams import parse_upstreams
 from streamgauge.ingest.listening import AllowedHosts, bind, bind_tap
 from streamgauge.ingest.metrics import Report
-from streamgauge.ingest.tap.connections.sockets import HangupWatch
 from streamgauge.ingest.tap.process import supervisor
 from streamgauge.ingest.tap.process.supervisor import Supervisor
+from streamgauge.ingest.tap.sockets import HangupWatch
 from tests.deadline import DEADLINE_S
 from tests.guard_injection import Injection
 from tests.options import tap_options

@@ -14,7 +14,7 @@ import websockets.asyncio.client
 import websockets.asyncio.server
 
 from streamgauge.ingest.records import Closed, Frames, Opened
-from streamgauge.ingest.tap.connections.sockets import reset_on_close
+from streamgauge.ingest.tap.sockets import reset_on_close
 from tests.ingest.running_tap import RunningTap, assert_complete, respond_with, running_tap
 
 UPGRADE = b"GET /ws HTTP/1.1\r\nHost: h\r\nConnection: keep-alive, Upgrade\r\nUpgrade: echo\r\n\r\n"

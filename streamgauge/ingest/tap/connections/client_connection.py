@@ -1,23 +1,15 @@
-"""One client connection and the requests on it, one at a time.
+"""One client connection and the requests on it, one at a time. `client_side` has what follows a response.
 
 Contract:
 - A request's head is read completely, strictly and within limits before anything goes upstream.
 - Pipelined requests wait in a bounded buffer.
-- After its own error responses the tap ends writing but reads on for `LINGER_S`: closing at once could reset the connection
-  before the client has read the response.
-- The kernel accepts up to megabytes for a client that does not read. If bytes of a response are unsent at its end, the connection
-  polls the kernel until the client's kernel has acknowledged them, the next request comes, either side closes, or nothing was
-  acknowledged for `sockets.STUCK_S`. Only then is the connection closed, if it is to be closed.
 - One timer per connection checks all limits in `timeouts`; a request creates none.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
 from functools import partial
-from typing import cast
 
 from streamgauge.ingest.http1.heads import (
     BadRequest,
@@ -28,49 +20,49 @@ from streamgauge.ingest.http1.heads import (
 )
 from streamgauge.ingest.http1.receive_buffer import ReceiveBuffer
 from streamgauge.ingest.http1.trace_context import join_trace
-from streamgauge.ingest.tap.connections import sockets
+from streamgauge.ingest.tap import sockets
 from streamgauge.ingest.tap.connections.upstream_connection import UpstreamPool
+from streamgauge.ingest.tap.exchanges.client_side import ClientSide
 from streamgauge.ingest.tap.exchanges.context import TapContext
 from streamgauge.ingest.tap.exchanges.exchange import Exchange
-from streamgauge.ingest.tap.exchanges.sides import ClientSide
-from streamgauge.ingest.tap.exchanges.states import ABORT, KEEP_OPEN, LINGER, RESET, TUNNELING
-from streamgauge.ingest.tap.exchanges.timeouts import LINGER_S, RESET_CHECK_S, RESET_PATIENCE_S, expired
+from streamgauge.ingest.tap.exchanges.states import (
+    ABORT,
+    BYTES,
+    CLOSE,
+    EXCHANGING,
+    HEAD_PART,
+    LINGER,
+    LINGERING,
+    LOST,
+    REQUEST_HEAD,
+    TUNNELING,
+)  # fmt: skip
+from streamgauge.ingest.tap.exchanges.timeouts import expired
 from streamgauge.ingest.tap.http.error_responses import ErrorResponse
 
 _MAX_BUFFERED_BYTES = 262_144
 _PIECE_BYTES = 65_536
 _CR = ord("\r")
 _MAX_LINGER_BYTES = 4 * 2**20
-_DELIVERY_CHECK_S = 0.16
-# A response below this size leaves at once: the first packets of a connection (10 since RFC 6928) may hold 14 KB, and even clients
-# on small devices accept 4 KiB unread. Its delivery costs no system call.
-_MIN_FOLLOWED_BYTES = 4096
 
 
 class ClientConnection(ClientSide):
     """One connection of a client, an `asyncio.Protocol`. `pools` are in the order of the configured upstreams."""
 
+    exchange: Exchange | None
+    draining: Exchange | None
+
     def __init__(self, context: TapContext, pools: list[UpstreamPool], hangups: sockets.HangupWatch) -> None:
-        super().__init__()
-        self._context = context
-        self._hangups = hangups
-        self._clock_ns = context.clock_ns
+        super().__init__(context, hangups)
         self._pools = pools
-        self._watched = -1  # descriptor while reading is paused
-        self._buffer: ReceiveBuffer | None = None  # received, but not processed yet
         self._buffer_since_ns = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._lingering = False
         self._lingered_bytes = 0
-        self._watching_drain = False
-        self._drained_ns = 0  # when the socket had accepted the response of `draining`; 0: not yet
-        self._close_when_delivered = False
-        self._ended_exchanges_bytes = 0  # bytes written for exchanges that have ended
 
     # --- called by the transport
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
         context = self._context
         self.transport.set_write_buffer_limits(high=context.options.write_buffer_bytes)
         peer = transport.get_extra_info("peername")
@@ -97,9 +89,10 @@ class ClientConnection(ClientSide):
             exchange = self.exchange
             if not data:
                 return
-        if self._lingering:
+        if self.state >= LINGERING:
             self._lingered_bytes += len(data)
             if self._lingered_bytes > _MAX_LINGER_BYTES:
+                self._apply(ABORT)
                 self.transport.abort()
             return
         buffer = self._buffer
@@ -126,6 +119,7 @@ class ClientConnection(ClientSide):
     def connection_lost(self, exc: Exception | None) -> None:
         """Whatever one step raises, the exchange ends."""
         self.closed = True
+        self._apply(LOST)
         self._context.clients.discard(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -137,26 +131,11 @@ class ClientConnection(ClientSide):
         if self.exchange is not None:
             guard.attempt(self.exchange.on_lost, self, exc)
 
-    def _last_response_undelivered(self) -> None:
-        self.tcp_ends()
-        if self.draining is not None:
-            self.draining.on_drained(None, None, self._clock_ns(), self._undelivered_bytes())
-
-    def tcp_ends(self) -> None:
-        """The client leaves. It may have received the last response since the last poll."""
-        if self._drained_ns and self._queued_bytes() == 0:
-            self._end_draining(self._clock_ns())
-
     def _take_unread(self, exc: Exception | None) -> None:
         """The last bytes of a tunnel's client that left without reading."""
         if self.reading is self.transport and self._tunneling:
             for data in sockets.unread(self.transport, exc):
                 self.data_received(data)
-
-    def resume_writing(self) -> None:
-        if self.draining is not None:
-            self._check_drained()
-        super().resume_writing()
 
     # --- requests
 
@@ -179,6 +158,8 @@ class ClientConnection(ClientSide):
         if received is not None:
             buffer.skip(len(received))
             self._start_request(received, b"", now_ns)
+        elif buffer:
+            self._apply(BYTES)
 
     def _start_request(self, received: bytes, rest: bytes, now_ns: int) -> None:
         """Start an exchange. `received`: its head. `rest`: bytes after it that are not in the buffer, which then is empty."""
@@ -210,7 +191,8 @@ class ClientConnection(ClientSide):
         buffer = self._buffer
         if buffer and len(buffer) == head.length:
             rest = buffer.take()
-        exchange = Exchange(context, self, pool, head, route, trace, recorder, now_ns)
+        exchange = Exchange(context, self, head, route, trace, recorder, now_ns)
+        self._apply(REQUEST_HEAD)
         exchange.attach()
         if rest and head.length >= len(rest):  # nothing of a next request
             rest = exchange.on_client_bytes(rest)
@@ -226,133 +208,18 @@ class ClientConnection(ClientSide):
                     return
             self._buffer_since_ns = self.last_byte_ns
         exchange.start(now_ns)
+        pool.serve(exchange, now_ns)
 
     def waiting_stream(self, relay_blocks: bool) -> str | None:
         """As `Exchange.stream_waiting_for_client`, also while a response is being delivered."""
         exchange = self.exchange or self.draining
         return exchange.stream_waiting_for_client(relay_blocks) if exchange is not None else None
 
-    def take_buffered(self) -> bytes:
-        return self._buffer.take() if self._buffer else b""
-
-    def exchange_ended(self, exchange: Exchange, now_ns: int, error: ErrorResponse | None, then: int) -> None:
-        self.ready_ns = now_ns
-        context = self._context
-        self._ended_exchanges_bytes += exchange.written_bytes
-        if self.closed or then == ABORT:
-            if self.draining is not None:
-                self.draining.on_drained(None, None, now_ns, self._undelivered_bytes())
-            if not self.closed:
-                self.transport.abort()
-            return
-        if error is not None:
-            self.transport.write(error.encode(without_body=exchange.method == "HEAD"))
-        if then == KEEP_OPEN and (context.handed_over or not context.stopping):
-            if self.read_paused:
-                self.resume_reading()
-            # Mostly the socket has accepted the response in `write`.
-            if (self.draining is not None and not self._check_drained()) or self._buffer:
-                context.call_next_iteration(self._after_response)
-        elif then == RESET:
-            self._reset_when_sent()
-        else:
-            context.call_next_iteration(self._after_response)
-            self._close(linger=then == LINGER)
-
-    def _after_response(self) -> None:
-        """End the draining if the response is delivered, else follow it, and start a pipelined request."""
-        self._watch_drain()
-        if self._buffer and self.exchange is None and not self._lingering and not self.transport.is_closing():
+    def after_response(self) -> None:
+        """Also start a pipelined request."""
+        super().after_response()
+        if self._buffer and self.state < EXCHANGING and not self.transport.is_closing():
             self._next_request(self._buffer, self._clock_ns())
-
-    # --- progress of written bytes
-
-    @property
-    def _socket(self) -> socket.socket | None:
-        found: socket.socket | None = self.reading.get_extra_info("socket")
-        return found
-
-    def _unwritten_bytes(self) -> int:
-        try:
-            return self.transport.get_write_buffer_size()
-        except (RuntimeError, AttributeError):
-            return 0
-
-    def _undelivered_bytes(self) -> int:
-        """Bytes written that the client's kernel has not acknowledged, or an underestimate if the kernel cannot say."""
-        if self._context.options.tls_cert is not None:
-            return self._unwritten_bytes()  # the kernel counts TLS records, not our bytes
-        acknowledged = sockets.acknowledged_bytes(self._socket)
-        if acknowledged is None:
-            return self._unwritten_bytes()
-        return max(0, self._ended_exchanges_bytes - acknowledged)
-
-    def _queued_bytes(self, unsent: bool = False) -> int | None:
-        """Bytes written that the client's kernel has not acknowledged; with `unsent`, those that have not left this machine. With
-        TLS, the size of its records. None: the kernel cannot tell."""
-        queued = sockets.queued_bytes(self._socket, unsent)
-        if queued is None:
-            return None
-        below_tls = 0 if self.reading is self.transport else self.reading.get_write_buffer_size()
-        return self._unwritten_bytes() + below_tls + queued
-
-    def _watch_drain(self) -> None:
-        """Follow the last exchange's response if it is not delivered."""
-        if self.draining is None or self._check_drained():
-            return
-        if self._unwritten_bytes():
-            # With a limit of 0 the transport calls resume_writing once the kernel has everything.
-            self._watching_drain = True
-            self.transport.set_write_buffer_limits(high=0)
-        if self._close_when_delivered:
-            self.end_writing()
-        left, then = partial(self._left_bytes, self.draining), partial(self._followed, self.draining)
-        sockets.follow(self._context.loop, left, sockets.STUCK_S, _DELIVERY_CHECK_S, then)
-
-    def _left_bytes(self, exchange: Exchange) -> int:
-        if self.draining is not exchange:
-            return 0
-        return self._queued_bytes() or self._unwritten_bytes()
-
-    def _followed(self, exchange: Exchange, left_bytes: int) -> None:
-        if self.draining is exchange:
-            self._end_draining(self._clock_ns() if self._queued_bytes() == 0 else None, left_bytes)
-
-    def _check_drained(self) -> bool:
-        """End the draining if the last exchange's response has left for the client. False: it has not."""
-        if self._unwritten_bytes():
-            return False
-        if self._watching_drain:
-            self._watching_drain = False
-            self.transport.set_write_buffer_limits(high=self._context.options.write_buffer_bytes)
-        exchange = self.draining
-        if exchange is not None:
-            now_ns = self._clock_ns()
-            if not self._drained_ns:
-                self._drained_ns = now_ns
-            unsent = self._queued_bytes(True) if exchange.written_bytes >= _MIN_FOLLOWED_BYTES else 0
-            if unsent and not self.transport.is_closing():
-                return False
-            self._end_draining(now_ns if unsent == 0 else None)
-        return True
-
-    def _end_draining(self, delivered_ns: int | None, left_bytes: int = 0) -> None:
-        """`delivered_ns`: when the client's kernel had the response, None if that is unknown. `left_bytes`: what it does not have."""
-        exchange, drained_ns = self.draining, self._drained_ns
-        self._drained_ns = 0
-        if exchange is not None:
-            exchange.on_drained(drained_ns or delivered_ns, delivered_ns, None, left_bytes)
-        if self._close_when_delivered:
-            self._close_when_delivered = False
-            if left_bytes:
-                self.transport.abort()
-            else:
-                self._close_now()
-
-    def _settle(self) -> None:
-        """End the draining of the last exchange before the next one begins."""
-        if self.draining is not None and not self._check_drained():
-            self._end_draining(None)
 
     # --- back-pressure
 
@@ -377,20 +244,7 @@ class ClientConnection(ClientSide):
         if self.exchange is not None and (broken or not self._tunneling):
             self.exchange.on_lost(self, ConnectionResetError() if broken else None)
 
-    # --- closing
-
-    def close_if_idle(self) -> None:
-        """Close unless a request is in progress, because the tap is stopping."""
-        if self._close_when_delivered:
-            self._settle()
-        elif self.exchange is None and not self._lingering and not self.closed:
-            self._close_transport()
-
-    def _close_transport(self) -> None:
-        """Close; the kernel sends what it has accepted, but it can no longer tell when."""
-        self.transport.close()
-        if self._drained_ns:
-            self._check_drained()
+    # --- refusals
 
     def _refuse(self, response: ErrorResponse, received: RequestHead | bytes, now_ns: int) -> None:
         """Answer a request that has no exchange, and close. `received`: its head, or the bytes of an invalid one."""
@@ -400,54 +254,10 @@ class ClientConnection(ClientSide):
         self._buffer = None
         without_body = isinstance(received, RequestHead) and received.method == "HEAD"
         self.transport.write(response.encode(without_body=without_body))
-        self._close(linger=True)
+        self._close(LINGER)
 
     def _refuse_malformed(self, error: BadRequest, received: bytes, now_ns: int) -> None:
         self._refuse(ErrorResponse.bad_request(other_protocol(received) or error), received, now_ns)
-
-    def _close(self, *, linger: bool) -> None:
-        """Close after the written bytes are sent. `linger`: read on for a while, because the client may still be sending."""
-        if self.closed:
-            return
-        self._buffer = None
-        self._lingering = True
-        self.resume_reading()  # TLS ends after the client's closing alert
-        if not linger or not self.transport.can_write_eof():
-            self._close_now()
-            return
-        self.end_writing()
-        self._context.loop.call_later(LINGER_S, self._close_now)
-
-    def _close_now(self) -> None:
-        if self.draining is not None and not self._context.stopping:
-            self._close_when_delivered = True
-        elif not self.closed:
-            sockets.close_when_sent(self._context.loop, self.transport, self.reading)
-            if self._drained_ns:
-                self._check_drained()
-
-    def _reset_when_sent(self) -> None:
-        """Reset the connection after the kernel has delivered what was written.
-
-        Used for an incomplete body without a length: a FIN would make it look complete.
-        """
-        self._lingering = True
-        self._watch_drain()
-        sockets.follow(
-            self._context.loop,
-            lambda: 0 if self.closed else self._queued_bytes() or self._unwritten_bytes(),
-            RESET_PATIENCE_S,
-            RESET_CHECK_S,
-            self._reset,
-        )
-
-    def _reset(self, left_bytes: int) -> None:
-        if not self.closed:
-            if self.draining is not None:
-                self._followed(self.draining, left_bytes)
-            with contextlib.suppress(OSError):
-                sockets.reset_on_close(self._socket)
-            self.transport.abort()
 
     # --- time limits
 
@@ -458,19 +268,19 @@ class ClientConnection(ClientSide):
 
     def _on_timer(self) -> None:
         self._timer = None
-        if not self.closed and not self._lingering:
+        if self.state < LINGERING:
             self._start_timer()
             self.check_timeouts(self._clock_ns())
 
     def check_timeouts(self, now_ns: int) -> None:
         """Close the connection or end its exchange if the client or the upstream has exceeded a time limit."""
         timeouts, exchange = self._context.timeouts, self.exchange
-        if exchange is None and self._buffer:
+        if self.state == HEAD_PART:
             if expired(timeouts.request_head_ns, now_ns, self._buffer_since_ns, self.ready_ns):
                 error = BadRequest(408, "the request's head did not arrive in time")
-                self._refuse_malformed(error, self._buffer.take(), now_ns)
+                self._refuse_malformed(error, self.take_buffered(), now_ns)
         elif exchange is None:
             if expired(timeouts.keep_alive_ns, now_ns, self.last_byte_ns, self.ready_ns):
-                self._close_transport()
+                self._close(CLOSE)
         else:
             exchange.on_deadline(now_ns)

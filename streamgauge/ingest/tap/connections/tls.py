@@ -15,7 +15,7 @@ from typing import Any
 
 from uvloop.loop import SSLProtocol  # type: ignore[attr-defined] # its stubs omit the class
 
-from streamgauge.ingest.tap.connections import sockets
+from streamgauge.ingest.tap import sockets
 from streamgauge.ingest.tap.exchanges.sides import Side
 from streamgauge.ingest.tap.options import TapOptions
 
@@ -51,12 +51,12 @@ class TlsLayer(SSLProtocol):  # type: ignore[misc]
 
 async def connect(
     loop: asyncio.AbstractEventLoop,
-    user: asyncio.Protocol,
+    user: Any,
     host: str,
     port: int,
     context: ssl.SSLContext | None,
 ) -> None:
-    """Connect `user` over TCP or TLS. Raises OSError."""
+    """Connect `user`, a protocol and `Side`, over TCP or TLS. Raises OSError."""
     if context is None:
         await loop.create_connection(lambda: user, host, port)
         return

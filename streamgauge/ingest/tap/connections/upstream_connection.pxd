@@ -9,26 +9,17 @@ from streamgauge.ingest.tap.exchanges.sides cimport Pool, UpstreamSide
 
 
 cdef class UpstreamConnection(UpstreamSide):
-    cdef UpstreamPool _pool
+    cdef UpstreamPool _opener
     cdef TapContext _context
-    cdef object _clock_ns, _poll
-    cdef bint _ending
-    cdef public double idle_since_s
+    cdef object _clock_ns
 
     @cython.locals(now_ns=int64_t, exchange=Exchange)
     cpdef data_received(self, bytes data)
-    cpdef release(self)
-    cpdef bint is_quiet(self)
 
 
 cdef class UpstreamPool(Pool):
-    cdef public TapContext context
-    cdef readonly object _idle
     cdef public object tls
-    cdef object _expiry_timer, _time_s, _upstream
-    cdef Py_ssize_t _max_idle
-    cdef double _max_idle_s
+    cdef object _upstream
 
-    @cython.locals(connection=UpstreamConnection, oldest_s=double)
-    cpdef acquire(self)
-    cpdef put(self, UpstreamConnection connection)
+    @cython.locals(connection=UpstreamSide)
+    cpdef serve(self, Exchange exchange, int64_t now_ns)

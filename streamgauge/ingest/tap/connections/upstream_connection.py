@@ -1,52 +1,36 @@
-"""Connections to the upstreams and the pool of idle ones.
-
-Contract:
-- A connection serves one exchange at a time.
-- An idle connection is closed when the server sends anything on it, closes it, or after `pool_idle_s`. Many servers close idle
-  connections after 5 s, so the limit is lower: a request sent to a closing server may only be repeated if that is safe.
-- A connection with unread bytes is never reused: they would be taken for the response to the next request.
-- The pool is bounded; the connection that has been idle longest is closed first.
-"""
+"""Connections to the upstreams: what their transports call, and how they are opened. `sides` has the rest."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import select
 import ssl
-from collections import deque
-from typing import cast
 
 from streamgauge.ingest.http1.upstreams import Upstream
-from streamgauge.ingest.tap.connections.sockets import FULL_READ_BYTES, close_when_sent, limit_silence, unread
 from streamgauge.ingest.tap.connections.tls import connect
 from streamgauge.ingest.tap.exchanges.context import TapContext
 from streamgauge.ingest.tap.exchanges.exchange import Exchange
 from streamgauge.ingest.tap.exchanges.sides import Pool, UpstreamSide
+from streamgauge.ingest.tap.sockets import FULL_READ_BYTES, limit_silence, unread
 
 logger = logging.getLogger("streamgauge.tap")
-
-_READABLE = select.POLLIN | getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
 class UpstreamConnection(UpstreamSide):
     """One connection to an upstream, an `asyncio.Protocol`."""
 
+    exchange: Exchange | None
+
     def __init__(self, pool: UpstreamPool) -> None:
-        super().__init__()
-        self._pool = pool
+        super().__init__(pool)
+        self._opener = pool
         self._context = pool.context
         self._clock_ns = pool.context.clock_ns
-        self.idle_since_s = 0.0
-        self._ending = False
-        self._poll: select.poll | None = None
 
-    # --- called by the transport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        if self._pool.tls is None:
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        if self._opener.tls is None:
             self.reading = self.transport
         self.transport.set_write_buffer_limits(high=self._context.options.write_buffer_bytes)
         with contextlib.suppress(OSError):  # the connection is broken already
@@ -59,7 +43,7 @@ class UpstreamConnection(UpstreamSide):
         exchange = self.exchange
         if exchange is None:
             # Nothing was asked. A connection with such bytes must never get a request, see `is_quiet`.
-            if not self._ending:
+            if not self.ending:
                 self.abort()
             return
         exchange.on_upstream_bytes(data, now_ns)
@@ -70,7 +54,10 @@ class UpstreamConnection(UpstreamSide):
             self._context.call_next_iteration(self.resume_after_full_read)
 
     def eof_received(self) -> bool:
-        return self.exchange is not None and self.exchange.on_end(self)
+        exchange = self.exchange
+        half_closed = exchange is not None and exchange.on_end(self)
+        self._opener.connect_again(exchange)
+        return half_closed
 
     def connection_lost(self, exc: Exception | None) -> None:
         try:
@@ -84,94 +71,45 @@ class UpstreamConnection(UpstreamSide):
         finally:
             self.closed = True
             self._pool.remove(self)
-            if self.exchange is not None:
-                self.exchange.on_lost(self, exc or ConnectionResetError())
-
-    # --- called by the exchange and the pool
-
-    def close(self) -> None:
-        self._ending = True
-        if not self.closed:
-            self.resume_reading()  # TLS ends after the peer's closing alert
-            close_when_sent(self._context.loop, self.transport, self.reading)
-
-    def release(self) -> None:
-        self._pool.put(self)
-
-    def is_quiet(self) -> bool:
-        """The kernel has neither an end of file nor unexpected bytes for this idle connection."""
-        if self.closed or self.transport.is_closing():
-            return False
-        # Created for the first request that finds the connection idle, and kept: to create it costs more than to ask it.
-        if self._poll is None:
-            self._poll = select.poll()
-            self._poll.register(self.transport.get_extra_info("socket").fileno(), _READABLE)
-        return not self._poll.poll(0)
+            exchange = self.exchange
+            if exchange is not None:
+                exchange.on_lost(self, exc or ConnectionResetError())
+                self._opener.connect_again(exchange)
 
 
 class UpstreamPool(Pool):
     """The connections to one upstream. `tls` is None for plain HTTP."""
 
     def __init__(self, context: TapContext, upstream: Upstream, tls: ssl.SSLContext | None) -> None:
-        self.context = context
+        super().__init__(context)
         self._upstream = upstream
         self.tls = tls
-        self._time_s = context.loop.time
-        self._idle: deque[UpstreamConnection] = deque()
-        self._max_idle = context.options.pool_idle
-        self._max_idle_s = context.options.pool_idle_s
-        self._expiry_timer: asyncio.TimerHandle | None = None
 
-    def acquire(self) -> UpstreamConnection | None:
-        idle = self._idle
-        if not idle:
-            return None
-        oldest_s = self._time_s() - self._max_idle_s
-        while idle:
-            # The one used last, from the right: it is the least likely to be closed by its server, and the others
-            # become old enough to be closed.
-            connection = idle.pop()
-            # Asking the kernel costs a system call for each request. Without it, a close or a surplus response that the
-            # loop has not read yet would belong to the next request.
-            if connection.idle_since_s >= oldest_s and connection.is_quiet():
-                connection.reused = True
-                return connection
-            connection.abort()
-        return None
+    def serve(self, exchange: Exchange, now_ns: int) -> None:
+        """Give it an idle connection, or open one."""
+        # Synchronously: a request over a pooled connection is on its way before the loop runs anything else.
+        connection = self.acquire()
+        if connection is None:
+            self.connect(exchange)
+        else:
+            self.context.counters.upstream_reuses += 1
+            exchange.on_connected(connection, now_ns)
 
-    def put(self, connection: UpstreamConnection) -> None:
-        """Keep a connection for later exchanges."""
-        if self._max_idle <= 0 or connection.write_paused or self.context.stopping:
-            connection.abort()
-            return
-        connection.idle_since_s = self._time_s()
-        self._idle.append(connection)
-        if len(self._idle) > self._max_idle:
-            self._idle.popleft().abort()
-        if self._expiry_timer is None:
-            self._expiry_timer = self.context.loop.call_later(self._max_idle_s, self._close_expired)
+    def connect_again(self, exchange: Exchange | None) -> None:
+        """Open a connection if the end of the last one has left the exchange without."""
+        if exchange is not None and exchange.needs_connection:
+            self.connect(exchange)
 
-    def remove(self, connection: UpstreamConnection) -> None:
-        with contextlib.suppress(ValueError):
-            self._idle.remove(connection)
-
-    def connect(self, exchange: Exchange) -> asyncio.Task[None]:
-        return self.context.loop.create_task(self._connect(exchange))
-
-    def close(self) -> None:
-        if self._expiry_timer is not None:
-            self._expiry_timer.cancel()
-            self._expiry_timer = None
-        while self._idle:
-            self._idle.pop().abort()
+    def connect(self, exchange: Exchange) -> None:
+        """Open a connection for `exchange`."""
+        exchange.connecting = self.context.loop.create_task(self._connect(exchange))
 
     async def _connect(self, exchange: Exchange) -> None:
         upstream, context = self._upstream, self.context
         connection = UpstreamConnection(self)
         try:
             async with asyncio.timeout(context.timeouts.connect_s):
-                user = cast(asyncio.Protocol, connection)
-                await connect(context.loop, user, upstream.host, upstream.port, self.tls)
+                await connect(context.loop, connection, upstream.host, upstream.port, self.tls)
             context.counters.upstream_connections += 1
             if connection.closed:  # nothing else would report it to the exchange
                 exchange.on_connect_failed(ConnectionResetError())
@@ -182,11 +120,3 @@ class UpstreamPool(Pool):
             if not isinstance(e, OSError):
                 logger.exception("cannot connect to upstream %s", upstream.name)
             exchange.on_connect_failed(e)
-
-    def _close_expired(self) -> None:
-        self._expiry_timer = None
-        oldest_s = self._time_s() - self._max_idle_s
-        while self._idle and self._idle[0].idle_since_s <= oldest_s:
-            self._idle.popleft().abort()
-        if self._idle:
-            self._expiry_timer = self.context.loop.call_later(self._max_idle_s / 2, self._close_expired)

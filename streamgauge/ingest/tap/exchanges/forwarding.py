@@ -11,16 +11,12 @@ Times are monotonic, in ns.
 
 from __future__ import annotations
 
-import asyncio
-
 from streamgauge.ingest.http1.bodies import BodyReader
 from streamgauge.ingest.http1.heads import (
     CHUNKED,
-    NO_BODY,
     UNTIL_CLOSE,
     BadRequest,
     BadUpstream,
-    RequestHead,
     ResponseHead,
     asks_for_tunnel,
     check_partial_response_head,
@@ -28,132 +24,34 @@ from streamgauge.ingest.http1.heads import (
     response_body,
 )
 from streamgauge.ingest.http1.receive_buffer import ReceiveBuffer, appended
-from streamgauge.ingest.http1.trace_context import TraceContext
 from streamgauge.ingest.http1.tunnel import Tunnel
-from streamgauge.ingest.recording.recorder import Recorder
 from streamgauge.ingest.recording.relayed import NOT_RECORDED, RelayedEnd
-from streamgauge.ingest.recording.waits import Waits
 from streamgauge.ingest.records import WaitedFor
-from streamgauge.ingest.tap.exchanges import upstream_errors
-from streamgauge.ingest.tap.exchanges.context import TapContext
-from streamgauge.ingest.tap.exchanges.sides import ClientSide, Pool, Side, UpstreamSide
+from streamgauge.ingest.tap.exchanges.ending import Ending
+from streamgauge.ingest.tap.exchanges.sides import Side
 from streamgauge.ingest.tap.exchanges.states import (
     CLIENT_LOST,
-    CONNECTING,
-    DRAINING,
     HANDED_OVER,
     HEAD,
     LAST_BYTE,
-    MALFORMED,
-    RECEIVED,
     RECEIVING,
-    REFUSED,
     RELAYED,
-    REQUEST,
     REQUEST_COMPLETE,
-    REQUEST_STATES,
     RESPONDING,
-    RESPONSE,
-    RESPONSE_STATES,
     SWITCH,
     TAKEN_BACK,
     TUNNELING,
     UPSTREAM_LOST,
     WAITING,
-    after,
 )
 from streamgauge.ingest.tap.http import rewriting
-from streamgauge.ingest.tap.http.error_responses import ErrorResponse
-from streamgauge.ingest.tap.http.routing import Route
 from streamgauge.ingest.tap.relay import body_relay
-from streamgauge.ingest.tap.relay.body_relay import BodyRelay
 
 _MAX_UNSENT_BYTES = 262_144  # request bytes buffered while the connection to the upstream opens
 
 
-class Forwarding:
-    """The forwarding part of `Exchange`, which decides about the end."""
-
-    _response_body: BodyReader  # set with the state RESPONDING
-    _tunnel: Tunnel  # set with the state TUNNELING
-
-    def __init__(
-        self,
-        context: TapContext,
-        client: ClientSide,
-        pool: Pool,
-        head: RequestHead,
-        route: Route,
-        trace: TraceContext,
-        recorder: Recorder | None,
-        now_ns: int,
-    ) -> None:
-        self._context = context
-        self._client = client
-        self._pool = pool
-        self._head = head
-        self._route = route
-        self.request = RECEIVED
-        """State of the request (`states`)."""
-        self.response = CONNECTING
-        """State of the response (`states`)."""
-        self._upstream: UpstreamSide | None = None
-        self._connect_task: asyncio.Task[None] | None = None
-        self._last_ns = now_ns  # time of the last byte from either side
-        self._ready_ns = 0  # when the client last resumed reading; the upstream's silence counts from then
-        self._request_body: BodyReader | None = None  # None: the request has no body
-        if head.body != NO_BODY:
-            self._request_body = BodyReader(head.body, head.length, of_request=True)
-            self.request = RECEIVING
-        self.request_bytes = 0
-        self._unsent: bytes | bytearray = b""
-        self._response_head: ResponseHead | None = None
-        self._received: ReceiveBuffer | None = None  # bytes of the response before its final head
-        self._payload_only = self._close_delimited = self._keep_client = False
-        self.response_bytes = 0
-        self.written_bytes = 0  # to the client, including heads and chunk framing
-        self._relay: BodyRelay | None = None  # it may forward the rest of the body
-        self._relay_number = 0  # of the body in the state RELAYED
-        self._waits = Waits(context.loop_monitor, now_ns)
-        self._trace = trace
-        self._recorder = recorder
-
-    def __repr__(self) -> str:
-        request, response = REQUEST_STATES[self.request], RESPONSE_STATES[self.response]
-        return (
-            f"<Exchange {self._head.method} to {self._route.upstream.name}: request {request} ({self.request_bytes} bytes), "
-            f"response {response} ({self.response_bytes} bytes)>"
-        )
-
-    @property
-    def ended(self) -> bool:
-        return self.response >= DRAINING
-
-    @property
-    def takes_client_bytes(self) -> bool:
-        """The client still has to send bytes that belong to this exchange."""
-        return self.request == RECEIVING or self.response == TUNNELING
-
-    def stream_waiting_for_client(self, relay_blocks: bool) -> str | None:
-        """Id of its stream if the client does not read the response, has not received all of it, or still sends the request.
-        `relay_blocks`: `BodyRelay.blocks`."""
-        waits = self.response == DRAINING or self._waits.for_client
-        if relay_blocks and self.response == RELAYED and self._relay is not None:
-            waits = self._relay.progress(self._relay_number)[3]
-        return self._recorder.stream if waits and self._recorder is not None else None
-
-    @property
-    def method(self) -> str:
-        return self._head.method
-
-    def _apply(self, event: int) -> None:
-        """Take the transitions of an event that does not end the exchange."""
-        request = after(REQUEST, self.request, event)
-        response = after(RESPONSE, self.response, event)
-        if isinstance(request, int):
-            self.request = request
-        if isinstance(response, int):
-            self.response = response
+class Forwarding(Ending):
+    """The forwarding part of `Exchange`."""
 
     # --- the request
 
@@ -446,11 +344,6 @@ class Forwarding:
         self._apply(HANDED_OVER)
         self._context.counters.streams_relayed += 1
 
-    def take_back(self) -> None:
-        """Forward the rest of the body on the event loop."""
-        if self.response == RELAYED and self._relay is not None:
-            self._relay.take_back(self._relay_number, self._context.clock_ns())
-
     def relay_lost_frames(self, seq: int, size_bytes: int) -> None:
         """The relay dropped a run of frames for lack of room."""
         if self._recorder is not None:
@@ -508,33 +401,3 @@ class Forwarding:
                     recorder.response_data(payload, now_ns)
             except Exception as e:
                 self._recording_failed(e)
-
-    def _recording_failed(self, error: Exception) -> None:
-        """Detach the recorder. The exchange goes on without it."""
-        recorder, self._recorder = self._recorder, None
-        if recorder is not None:
-            self._context.failures.failed(error, recorder)
-        if self.response == RELAYED:  # the relay would go on recording
-            # Later: this may run within a report of the relay, which is still using its queue.
-            self._context.call_next_iteration(self.take_back)
-
-    # --- invalid bytes
-
-    def _refuse(self, error: BadRequest) -> None:
-        """End a request with an unacceptable body, before the upstream has received all of it."""
-        context = self._context
-        context.failures.attempt(context.refusals.count, error.refusal, context.clock_ns())
-        self._end_by(REFUSED, error.refusal, ErrorResponse.bad_request(error))
-
-    def _malformed(self, error: Exception) -> None:
-        self._end_by(MALFORMED, None, upstream_errors.malformed(self._route.upstream, error))
-
-    # --- the end, in `Exchange`
-
-    def _lost(self, event: int, error: Exception | None) -> None:
-        raise NotImplementedError
-
-    def _end_by(
-        self, event: int, detail: str | None, response: ErrorResponse | None, now_ns: int = 0
-    ) -> None:
-        raise NotImplementedError

@@ -1,6 +1,9 @@
 """Types of `sides.py`."""
 
+cimport cython
 from libc.stdint cimport int64_t
+
+from streamgauge.ingest.tap.exchanges.context cimport TapContext
 
 
 cdef class Side:
@@ -10,19 +13,24 @@ cdef class Side:
     cpdef resume_reading(self)
 
 
-cdef class ClientSide(Side):
-    cdef public object draining
-    cdef public str address, scheme
-    cdef public int64_t last_byte_ns, ready_ns
-
-    cpdef exchange_ended(self, exchange, int64_t now_ns, error, int then)
-
-
 cdef class UpstreamSide(Side):
+    cdef Pool _pool
+    cdef object _poll
+    cdef readonly bint ending
     cdef public bint reused
+    cdef public double idle_since_s
 
     cpdef release(self)
+    cpdef bint is_quiet(self)
 
 
 cdef class Pool:
+    cdef public TapContext context
+    cdef readonly object _idle
+    cdef object _expiry_timer, _time_s
+    cdef Py_ssize_t _max_idle
+    cdef double _max_idle_s
+
+    @cython.locals(connection=UpstreamSide, oldest_s=double)
     cpdef acquire(self)
+    cpdef put(self, UpstreamSide connection)

@@ -1,26 +1,42 @@
-"""The two connections of an exchange, as it sees them. `connections` has the implementations."""
+"""The two connections of an exchange, as it uses them, and the idle ones to an upstream. `connections` adds what the transports call.
+
+Contract of the pool:
+- An idle connection is closed when the server sends anything on it, closes it, or after `pool_idle_s`. Many servers close idle
+  connections after 5 s, so the limit is lower: a request sent to a closing server may only be repeated if that is safe.
+- A connection with unread bytes is never reused: they would be taken for the response to the next request.
+- The pool is bounded; the connection that has been idle longest is closed first.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+import select
+from collections import deque
+from typing import Protocol
 
-from streamgauge.ingest.tap.http.error_responses import ErrorResponse
+from streamgauge.ingest.tap.exchanges.context import TapContext
+from streamgauge.ingest.tap.sockets import close_when_sent
 
-if TYPE_CHECKING:
-    from streamgauge.ingest.tap.exchanges.exchange import Exchange
+_READABLE = select.POLLIN | select.POLLRDHUP | select.POLLHUP | select.POLLERR
+
+
+class Attached(Protocol):
+    """What a connection reports to: its exchange."""
+
+    def on_full(self, side: Side) -> None: ...
+    def on_writable(self, side: Side) -> None: ...
 
 
 class Side:
-    """A connection. Only `exchange.py` writes `exchange`."""
+    """A connection. Only `exchange.py` and `ending.py` write `exchange`."""
 
     transport: asyncio.Transport
     reading: asyncio.Transport
     """The TCP transport: reading is paused below TLS (see `tls`)."""
 
     def __init__(self) -> None:
-        self.exchange: Exchange | None = None
+        self.exchange: Attached | None = None
         self.read_paused = False
         self.write_paused = False
         self.closed = False
@@ -64,33 +80,17 @@ class Side:
                 self.transport.write_eof()
 
 
-class ClientSide(Side):
-    """The connection of a client. `draining`: its last exchange, until its response is delivered."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.address = "unknown"
-        self.scheme = "http"
-        self.draining: Exchange | None = None
-        self.last_byte_ns = 0
-        self.ready_ns = 0
-        """Since when the tap has been ready for the client's next byte."""
-
-    def take_buffered(self) -> bytes:
-        """Remove and return the bytes after the request: they belong to a tunnel."""
-        raise NotImplementedError
-
-    def exchange_ended(self, exchange: Exchange, now_ns: int, error: ErrorResponse | None, then: int) -> None:
-        """Send the error response, if any. `then` says what happens to the connection (`states`)."""
-        raise NotImplementedError
-
-
 class UpstreamSide(Side):
-    """A connection to an upstream. `reused`: it has served another exchange before."""
+    """A connection to an upstream. It serves one exchange at a time. `reused`: it has served another one before."""
 
-    def __init__(self) -> None:
+    def __init__(self, pool: Pool) -> None:
         super().__init__()
+        self._pool = pool
         self.reused = False
+        self.idle_since_s = 0.0
+        self.ending = False
+        """The tap sends what is buffered, and closes."""
+        self._poll: select.poll | None = None
 
     def abort(self) -> None:
         """Close at once and drop what is buffered."""
@@ -99,20 +99,82 @@ class UpstreamSide(Side):
 
     def close(self) -> None:
         """Close once the peer's kernel has what is buffered."""
-        raise NotImplementedError
+        self.ending = True
+        if not self.closed:
+            self.resume_reading()  # TLS ends after the peer's closing alert
+            close_when_sent(self._pool.context.loop, self.transport, self.reading)
 
     def release(self) -> None:
         """Return the connection to its pool after a complete exchange."""
-        raise NotImplementedError
+        self._pool.put(self)
+
+    def is_quiet(self) -> bool:
+        """The kernel has neither an end of file nor unexpected bytes for this idle connection."""
+        if self.closed or self.transport.is_closing():
+            return False
+        # Created for the first request that finds the connection idle, and kept: to create it costs more than to ask it.
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(self.transport.get_extra_info("socket").fileno(), _READABLE)
+        return not self._poll.poll(0)
 
 
 class Pool:
-    """The connections to one upstream."""
+    """The idle connections to one upstream."""
+
+    def __init__(self, context: TapContext) -> None:
+        self.context = context
+        self._time_s = context.loop.time
+        self._idle: deque[UpstreamSide] = deque()
+        self._max_idle = context.options.pool_idle
+        self._max_idle_s = context.options.pool_idle_s
+        self._expiry_timer: asyncio.TimerHandle | None = None
 
     def acquire(self) -> UpstreamSide | None:
         """The connection that was used last, if one is usable."""
-        raise NotImplementedError
+        idle = self._idle
+        if not idle:
+            return None
+        oldest_s = self._time_s() - self._max_idle_s
+        while idle:
+            # The one used last, from the right: it is the least likely to be closed by its server, and the others
+            # become old enough to be closed.
+            connection = idle.pop()
+            # Asking the kernel costs a system call for each request. Without it, a close or a surplus response that the
+            # loop has not read yet would belong to the next request.
+            if connection.idle_since_s >= oldest_s and connection.is_quiet():
+                connection.reused = True
+                return connection
+            connection.abort()
+        return None
 
-    def connect(self, exchange: Exchange) -> asyncio.Task[None]:
-        """Open a connection for `exchange`. Cancel the task to give up."""
-        raise NotImplementedError
+    def put(self, connection: UpstreamSide) -> None:
+        """Keep a connection for later exchanges."""
+        if self._max_idle <= 0 or connection.write_paused or self.context.stopping:
+            connection.abort()
+            return
+        connection.idle_since_s = self._time_s()
+        self._idle.append(connection)
+        if len(self._idle) > self._max_idle:
+            self._idle.popleft().abort()
+        if self._expiry_timer is None:
+            self._expiry_timer = self.context.loop.call_later(self._max_idle_s, self._close_expired)
+
+    def remove(self, connection: UpstreamSide) -> None:
+        with contextlib.suppress(ValueError):
+            self._idle.remove(connection)
+
+    def close(self) -> None:
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+            self._expiry_timer = None
+        while self._idle:
+            self._idle.pop().abort()
+
+    def _close_expired(self) -> None:
+        self._expiry_timer = None
+        oldest_s = self._time_s() - self._max_idle_s
+        while self._idle and self._idle[0].idle_since_s <= oldest_s:
+            self._idle.popleft().abort()
+        if self._idle:
+            self._expiry_timer = self.context.loop.call_later(self._max_idle_s / 2, self._close_expired)

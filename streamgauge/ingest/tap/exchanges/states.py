@@ -1,13 +1,13 @@
-"""The states of an exchange: two coupled tables, one for its request and one for its response.
+"""The states of an exchange, two coupled tables for its request and its response, and those of a client connection.
 
-Both tables have a cell for each event: the next state or a named outcome. `Exchange` looks up every event that changes a state
-or ends it; which event it is, for example whether a lost request is retried, is decided where it is reported.
+Each table has a cell for each event: the next state or a named outcome. `Exchange` and `ClientSide` look up every event that changes
+a state or ends it; which event it is, for example whether a lost request is retried, is decided where it is reported.
 Integers instead of an enum: the tables are used several times for each request.
 """
 
 from __future__ import annotations
 
-from typing import Final, cast, get_args
+from typing import Final, get_args
 
 from streamgauge.ingest.records import Cause
 
@@ -44,84 +44,83 @@ RESPONSE_STATES: Final = (
 
 # --- events
 
-CLIENT_BYTES: Final = 0
-CLIENT_END: Final = 1  # the client ended its direction (FIN)
-CLIENT_LOST: Final = 2
-REQUEST_COMPLETE: Final = 3
-REFUSED: Final = 4  # the request's body is not acceptable
-CONNECTED: Final = 5
-CONNECT_FAILED: Final = 6
-UPSTREAM_BYTES: Final = 7
-UPSTREAM_END: Final = 8  # the upstream ended its direction (FIN)
-UPSTREAM_LOST: Final = 9
-HEAD: Final = 10  # the final response head
-SWITCH: Final = 11  # a 101
-LAST_BYTE: Final = 12  # of the response's body
-MALFORMED: Final = 13  # the response is not HTTP
-RETRIED: Final = 14  # a safe request that an idle connection has lost
-HANDED_OVER: Final = 15  # to the relay
-TAKEN_BACK: Final = 16  # from the relay
-EXPIRED: Final = 17  # a time limit
-OUTPUT_EXPIRED: Final = 18  # the one for output: heartbeats do not count
-STOPPED: Final = 19  # the tap's drain time is over
-DRAINED: Final = 20  # the client's kernel has everything, or its delivery is no longer observed
+CLIENT_END: Final = 0  # the client ended its direction (FIN)
+CLIENT_LOST: Final = 1
+REQUEST_COMPLETE: Final = 2
+REFUSED: Final = 3  # the request's body is not acceptable
+CONNECTED: Final = 4
+CONNECT_FAILED: Final = 5
+UPSTREAM_END: Final = 6  # the upstream ended its direction (FIN)
+UPSTREAM_LOST: Final = 7
+HEAD: Final = 8  # the final response head
+SWITCH: Final = 9  # a 101
+LAST_BYTE: Final = 10  # of the response's body
+MALFORMED: Final = 11  # the response is not HTTP
+RETRIED: Final = 12  # a safe request that an idle connection has lost
+HANDED_OVER: Final = 13  # to the relay
+TAKEN_BACK: Final = 14  # from the relay
+EXPIRED: Final = 15  # a time limit
+OUTPUT_EXPIRED: Final = 16  # the one for output: heartbeats do not count
+STOPPED: Final = 17  # the tap's drain time is over
+DRAINED: Final = 18  # the client's kernel has everything, or its delivery is no longer observed
 
 EVENTS: Final = (
-    "client bytes", "client end", "client lost", "request complete", "refused", "connected", "connect failed", "upstream bytes",
-    "upstream end", "upstream lost", "head", "switch", "last byte", "malformed", "retried", "handed over", "taken back", "expired",
-    "output expired", "stopped", "drained",
+    "client end", "client lost", "request complete", "refused", "connected", "connect failed", "upstream end", "upstream lost",
+    "head", "switch", "last byte", "malformed", "retried", "handed over", "taken back", "expired", "output expired", "stopped",
+    "drained",
 )  # fmt: skip
 
 # --- outcomes. All others are causes: the exchange ends with them and is `DRAINING`.
 
-FORWARDED: Final = "forwarded"
-KEPT: Final = "kept"  # until the upstream is connected, or for the next request on the connection
 HALF_CLOSED: Final = "half closed"  # the other direction goes on
 IGNORED: Final = "ignored"
 IMPOSSIBLE: Final = "impossible"
-_CAUSES: Final[frozenset[Cell]] = frozenset(get_args(Cause))
+_CAUSES: Final[dict[Cell, Cause]] = {cause: cause for cause in get_args(Cause)}
 
 Table = tuple[tuple[Cell, ...], ...]
 
 
-def _row(**cells: Cell) -> tuple[Cell, ...]:
+def _row(_events: tuple[str, ...] = EVENTS, /, **cells: Cell) -> tuple[Cell, ...]:
     """The cells of one state. Events that are not named do not affect it or cannot happen in it."""
     rest = cells.pop("rest", IMPOSSIBLE)
     named = {name.replace("_", " "): cell for name, cell in cells.items()}
-    assert named.keys() <= set(EVENTS)
-    return tuple(named.get(event, rest) for event in EVENTS)
+    assert named.keys() <= set(_events)
+    return tuple(named.get(event, rest) for event in _events)
 
 
 # What ends every exchange that is not over.
-_CLIENT_ENDS: Final = {"client_end": "client_left", "client_lost": "client_left", "stopped": "tap_stopped"}
-_UPSTREAM_ENDS: Final = {
+_CLIENT_ENDS: Final[dict[str, Cell]] = {
+    "client_end": "client_left",
+    "client_lost": "client_left",
+    "stopped": "tap_stopped",
+}
+_UPSTREAM_ENDS: Final[dict[str, Cell]] = {
     "upstream_end": "upstream_reset", "upstream_lost": "upstream_reset", "malformed": "bad_upstream", "refused": "bad_request",
     "expired": "idle_bytes",
 }  # fmt: skip
 
 REQUEST: Final[Table] = (
     # The upstream may respond, and the exchange end, before the request is complete.
-    _row(client_bytes=FORWARDED, request_complete=RECEIVED, switch=SWITCHED, drained=REQUEST_OVER, refused="bad_request",
-         retried=IMPOSSIBLE, handed_over=IMPOSSIBLE, taken_back=IMPOSSIBLE, rest=IGNORED),
-    _row(client_bytes=KEPT, switch=SWITCHED, drained=REQUEST_OVER, request_complete=IMPOSSIBLE, refused=IMPOSSIBLE, rest=IGNORED),
-    _row(client_bytes=FORWARDED, client_end=HALF_CLOSED, drained=REQUEST_OVER, rest=IGNORED),
+    _row(request_complete=RECEIVED, switch=SWITCHED, drained=REQUEST_OVER, retried=IMPOSSIBLE, handed_over=IMPOSSIBLE,
+         taken_back=IMPOSSIBLE, rest=IGNORED),
+    _row(switch=SWITCHED, drained=REQUEST_OVER, request_complete=IMPOSSIBLE, refused=IMPOSSIBLE, rest=IGNORED),
+    _row(drained=REQUEST_OVER, rest=IGNORED),
     _row(rest=IGNORED),
 )  # fmt: skip
 
 RESPONSE: Final[Table] = (
-    _row(**_CLIENT_ENDS, client_bytes=KEPT, request_complete=IGNORED, refused="bad_request", connected=WAITING,
-         connect_failed="connect_error", expired="connect_timeout"),
+    _row(**_CLIENT_ENDS, request_complete=IGNORED, refused="bad_request", connected=WAITING, connect_failed="connect_error",
+         expired="connect_timeout"),
     # The connection also fails if the tap raises an exception while it sends the request.
-    _row(**_CLIENT_ENDS, **{**_UPSTREAM_ENDS, "expired": "headers_timeout"}, client_bytes=FORWARDED, request_complete=IGNORED,
-         connect_failed="connect_error", upstream_bytes=KEPT, head=RESPONDING, switch=TUNNELING, retried=CONNECTING),
-    _row(**_CLIENT_ENDS, **_UPSTREAM_ENDS, client_bytes=FORWARDED, request_complete=IGNORED, upstream_bytes=FORWARDED,
-         last_byte="complete", handed_over=RELAYED, output_expired="idle_output"),
-    # The relay reports the upstream's end after it has given the sockets back. Bytes: the last ones of a broken connection.
-    _row(**_CLIENT_ENDS, client_bytes=KEPT, upstream_bytes=FORWARDED, upstream_end="upstream_reset", upstream_lost="upstream_reset",
-         taken_back=RESPONDING, expired="idle_bytes", output_expired="idle_output"),
+    _row(**_CLIENT_ENDS, **{**_UPSTREAM_ENDS, "expired": "headers_timeout"}, request_complete=IGNORED,
+         connect_failed="connect_error", head=RESPONDING, switch=TUNNELING, retried=CONNECTING),
+    _row(**_CLIENT_ENDS, **_UPSTREAM_ENDS, request_complete=IGNORED, last_byte="complete", handed_over=RELAYED,
+         output_expired="idle_output"),
+    # The relay reports the upstream's end after it has given the sockets back.
+    _row(**_CLIENT_ENDS, upstream_end="upstream_reset", upstream_lost="upstream_reset", taken_back=RESPONDING,
+         expired="idle_bytes", output_expired="idle_output"),
     # Each direction ends by itself. Which side failed is for `Tunnel.cause` to say.
-    _row(**{**_CLIENT_ENDS, "client_end": HALF_CLOSED}, client_bytes=FORWARDED, upstream_bytes=FORWARDED, upstream_end=HALF_CLOSED,
-         upstream_lost="upstream_reset", expired=IGNORED),
+    _row(**{**_CLIENT_ENDS, "client_end": HALF_CLOSED}, upstream_end=HALF_CLOSED, upstream_lost="upstream_reset", expired=IGNORED),
     _row(drained=OVER, rest=IGNORED),
     _row(rest=IGNORED),
 )  # fmt: skip
@@ -138,31 +137,81 @@ DEADLINES: Final[tuple[tuple[str, ...], ...]] = (
 )
 """Options with the limits of each state of the response. The request's is `body_timeout_s` while it is received."""
 
-# --- the client connection after an exchange
+# --- a client connection: states
+
+IDLE: Final = 0  # no byte of a next request
+HEAD_PART: Final = 1
+EXCHANGING: Final = 2  # bytes of next requests are kept
+LINGERING: Final = 3  # everything is written; what the client still sends is dropped
+DELIVERING: Final = 4  # to be closed once the client's kernel has the last response, or nothing observes that
+RESETTING: Final = 5  # to be reset once the client's kernel has the last response
+CLOSED: Final = 6
+
+CLIENT_STATES: Final = ("idle", "head", "exchange", "lingering", "delivering", "resetting", "closed")
+
+# --- its events. The first five say what the end of an exchange, an error response, a limit or a stop asks for.
 
 KEEP_OPEN: Final = 0
 CLOSE: Final = 1
 LINGER: Final = 2  # close, but read on for a while: the client is still sending
 RESET: Final = 3  # a FIN would make a body that was cut short look complete
 ABORT: Final = 4
+BYTES: Final = 5  # an incomplete head is in the buffer
+REQUEST_HEAD: Final = 6
+DELIVERED: Final = 7  # or the delivery is no longer observed
+LOST: Final = 8
+
+CLIENT_EVENTS: Final = (
+    "keep open",
+    "close",
+    "linger",
+    "reset",
+    "abort",
+    "bytes",
+    "request head",
+    "delivered",
+    "lost",
+)
+
+_BETWEEN: Final[dict[str, Cell]] = {
+    "close": DELIVERING, "linger": LINGERING, "bytes": HEAD_PART, "request_head": EXCHANGING, "lost": CLOSED,
+}  # fmt: skip
+
+CLIENT: Final[Table] = (
+    _row(CLIENT_EVENTS, **_BETWEEN),
+    _row(CLIENT_EVENTS, **_BETWEEN),
+    _row(CLIENT_EVENTS, keep_open=IDLE, close=DELIVERING, linger=LINGERING, reset=RESETTING, abort=CLOSED, lost=CLOSED),
+    _row(CLIENT_EVENTS, close=DELIVERING, abort=CLOSED, lost=CLOSED),
+    _row(CLIENT_EVENTS, abort=CLOSED, delivered=CLOSED, lost=CLOSED),
+    _row(CLIENT_EVENTS, abort=CLOSED, lost=CLOSED),
+    _row(CLIENT_EVENTS, rest=IGNORED),
+)  # fmt: skip
 
 
 class IllegalTransition(Exception):
     """An event that is impossible in this state: a bug of the tap."""
 
 
+_NAMES: Final = (
+    ("request", REQUEST, REQUEST_STATES, EVENTS),
+    ("response", RESPONSE, RESPONSE_STATES, EVENTS),
+    ("client connection", CLIENT, CLIENT_STATES, CLIENT_EVENTS),
+)
+
+
+def _illegal(table: Table, state: int, event: int) -> IllegalTransition:
+    of, names, events = next((of, names, events) for of, rows, names, events in _NAMES if rows is table)
+    return IllegalTransition(f"{events[event]!r} is impossible while the {of} is {names[state]!r}")
+
+
 def after(table: Table, state: int, event: int) -> Cell:
     """The cell for an event. Raises `IllegalTransition`."""
     cell = table[state][event]
     if cell is IMPOSSIBLE:
-        names = REQUEST_STATES if table is REQUEST else RESPONSE_STATES
-        raise IllegalTransition(
-            f"{EVENTS[event]!r} is impossible while the {'request' if table is REQUEST else 'response'} is {names[state]!r}"
-        )
+        raise _illegal(table, state, event)
     return cell
 
 
 def cause_of_end(response: int, event: int) -> Cause | None:
     """The cause with which an event ends an exchange whose response is in this state. None: it does not."""
-    cell = after(RESPONSE, response, event)
-    return cast(Cause, cell) if cell in _CAUSES else None
+    return _CAUSES.get(after(RESPONSE, response, event))

@@ -80,7 +80,7 @@ def _connect_problem(upstream: Upstream, error: BaseException) -> str:
         return f"cannot be reached: nothing listens on {address}. Start the upstream, or correct --upstream."
     if upstream.scheme == "https" and isinstance(error, ConnectionError):
         return f"closed the connection to {address} during the TLS handshake. {_USE_HTTP}"
-    why = getattr(error, "strerror", None) or type(error).__name__
+    why = (isinstance(error, OSError) and error.strerror) or type(error).__name__
     return f"cannot be reached: the connection to {address} failed ({why}). Check --upstream and the network."
 
 

@@ -13,7 +13,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable
-from typing import cast
+from typing import Any
 
 from streamgauge.ingest.log_lines import log_loop_errors
 from streamgauge.ingest.record_log.interface import LogWriter
@@ -21,7 +21,6 @@ from streamgauge.ingest.recording.recording import Recording, Stats
 from streamgauge.ingest.records import MAX_WAITING_FOR_CLIENT
 from streamgauge.ingest.tap import is_compiled
 from streamgauge.ingest.tap.connections.client_connection import ClientConnection
-from streamgauge.ingest.tap.connections.sockets import HangupWatch, limit_silence
 from streamgauge.ingest.tap.connections.tls import TlsLayer, client_context, upstream_context
 from streamgauge.ingest.tap.connections.upstream_connection import UpstreamPool
 from streamgauge.ingest.tap.exchanges.context import TapContext
@@ -29,6 +28,7 @@ from streamgauge.ingest.tap.exchanges.timeouts import CLOSE_PATIENCE_S, FIRST_RE
 from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.relay.body_relay import BodyRelay
 from streamgauge.ingest.tap.relay.choice import uses_native_code
+from streamgauge.ingest.tap.sockets import HangupWatch, limit_silence
 
 logger = logging.getLogger("streamgauge.tap")
 
@@ -97,11 +97,12 @@ class TapWorker:
             context.relay.record_in(buffer)
         context.refusals.recorders = context.recorders = self.recording.recorders
 
-    def _accept(self) -> asyncio.BaseProtocol:
+    def _accept(self) -> Any:
+        """The `asyncio.Protocol` of a new connection. Compiled classes do not inherit from that class."""
         client = ClientConnection(self.context, self._pools, self.hangups)
         tls, timeout_s = self._client_tls, self.options.head_timeout_s or None
         if tls is None:
-            return cast(asyncio.Protocol, client)
+            return client
         return TlsLayer(self.loop, client, tls, None, server_side=True, ssl_handshake_timeout=timeout_s)
 
     def stop(self) -> None:
