@@ -154,6 +154,7 @@ class _Log:
         # Responses of earlier runs, so that a conversation keeps its session across a restart.
         self._sessions.restore(store.recent_responses())
         self._prompts = Prompts()
+        self._prompts.restore(store.recent_prompts())
         self._open()
 
     def _open(self) -> None:

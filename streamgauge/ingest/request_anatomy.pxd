@@ -2,12 +2,12 @@
 
 from libc.stdint cimport int64_t
 
-cdef int64_t _LIST, _REQUEST, _ROLE, _PARTS, _TEXT, _CALL_ID, _RESPONSE, _ID, _CONTENT, _TOOL, _ARGUMENTS, _RESULT, _CALL
-cdef int64_t _MOST_MESSAGES, _MOST_IDS, _MOST_BYTES, _MOST_OPEN, _MOST_KINDS
+cdef int64_t _LIST, _REQUEST, _ROLE, _PARTS, _TEXT, _CALL_ID, _RESPONSE, _ID, _CONTENT, _TOOL, _ARGUMENTS, _RESULT, _CALL, _FUNCTION
+cdef int64_t _MOST_MESSAGES, _MOST_IDS, _MOST_BYTES, _MOST_OPEN, _MOST_KINDS, _MOST_MARK
 cdef dict _NAMES
 
 cdef class AnatomyReader:
-    cdef bytes _key, _value
+    cdef bytes _key, _value, _raw
     cdef int64_t _name, _reading, _list_depth, _response_depth, _results
     cdef bint _in_request, _is_user, _has_role, _has_parts, _has_result
     cdef object _hasher
@@ -27,6 +27,7 @@ cdef class AnatomyReader:
     cdef bint _may_be_user(self)
     cpdef read(self, bytes part)
     cpdef read_raw(self, bytes part)
+    cdef _sum_raw(self, int64_t size)
     cpdef value_ends(self)
     cdef _begin_sum(self, int64_t depth, bint is_container)
     cdef _sum_ends(self)

@@ -31,18 +31,26 @@ MAX_OPEN_CALLS = 256
 """Calls without a result. The oldest is forgotten."""
 MAX_KINDS = 1024
 """Different calls of a turn that are counted."""
-_LIST, _REQUEST, _ROLE, _PARTS, _TEXT, _CALL_ID, _RESPONSE, _ID, _CONTENT, _TOOL, _ARGUMENTS, _RESULT, _CALL = range(1, 14)  # fmt: skip
+_LIST, _REQUEST, _ROLE, _PARTS, _TEXT, _CALL_ID, _RESPONSE, _ID, _CONTENT, _TOOL, _ARGUMENTS, _RESULT = range(
+    1, 13
+)
+_CALL, _FUNCTION = range(13, 15)
 _NAMES = {
     b"messages": _LIST, b"input": _LIST, b"contents": _LIST, b"request": _REQUEST, b"role": _ROLE, b"parts": _PARTS,
     b"text": _TEXT, b"content": _CONTENT, b"tool_call_id": _CALL_ID, b"call_id": _CALL_ID, b"tool_use_id": _CALL_ID,
     b"toolUseId": _CALL_ID, b"functionResponse": _RESPONSE, b"function_response": _RESPONSE, b"id": _ID,
     b"name": _TOOL, b"arguments": _ARGUMENTS, b"args": _ARGUMENTS, b"output": _RESULT, b"response": _RESULT,
+    b"functionCall": _FUNCTION, b"function_call": _FUNCTION, b"function": _FUNCTION,
 }  # fmt: skip
 """`request` has the list of messages in bodies of Code Assist. `input` of a message has the arguments of a call."""
-_CACHE_MARK = re.compile(rb',\s*"cache_control"\s*:\s*\{[^{}]*\}')
+MAX_CACHE_MARK_BYTES = 256
+"""A longer mark is part of the result."""
+_CACHE_MARK = re.compile(
+    rb',\s*"cache_control"\s*:\s*\{[^{}]*\}|"cache_control"\s*:\s*\{[^{}]*\}\s*,\s*(?=\S)'
+)
 # Typed in the .pxd. Compiled code reads other globals from the module's dict.
 _MOST_MESSAGES, _MOST_IDS, _MOST_BYTES = MAX_USER_MESSAGES, MAX_CALL_IDS, MAX_ID_BYTES
-_MOST_OPEN, _MOST_KINDS = MAX_OPEN_CALLS, MAX_KINDS
+_MOST_OPEN, _MOST_KINDS, _MOST_MARK = MAX_OPEN_CALLS, MAX_KINDS, MAX_CACHE_MARK_BYTES
 
 
 class AnatomyReader:
@@ -65,6 +73,8 @@ class AnatomyReader:
         """Of the members of the open container whose bytes are summed. 0: none."""
         self._summed = self._sum = self._sum_bytes = 0
         """What the value is that is being summed (`_ARGUMENTS`, `_RESULT` or 0), its checksum and size."""
+        self._raw = b""
+        """The last bytes of the container at `raw_depth`, which are not summed yet: a cache mark may begin in them."""
         self._is_tool = self._has_response = self._hashes = False
         self._item_id = self._item_tool = b""
         self._item_call: tuple[int, int] | None = None
@@ -111,6 +121,8 @@ class AnatomyReader:
             self._response_depth = depth
             self._has_result = self._has_response = True
             self._results += 1
+        elif is_value and self._name == _FUNCTION and depth == self._list_depth + 4:
+            self._item_call = 0, 0  # arguments may be missing or null
         elif is_value:
             self._begin_sum(depth - 1, True)
             if self._summed:
@@ -123,6 +135,7 @@ class AnatomyReader:
         if self.raw_depth:
             if depth == self.raw_depth:
                 self.raw_depth = 0
+                self._sum_raw(len(self._raw))
                 self._sum_ends()
             return
         if depth == self._list_depth:
@@ -182,10 +195,16 @@ class AnatomyReader:
 
     def read_raw(self, part: bytes) -> None:
         """The next bytes of the container at `raw_depth`."""
-        if b'"cache_control"' in part:  # it moves from result to result
-            part = _CACHE_MARK.sub(b"", part)
-        self._sum = crc32(part, self._sum)
-        self._sum_bytes += len(part)
+        self._raw += part
+        if b'"cache_control"' in self._raw:  # it moves from result to result
+            self._raw = _CACHE_MARK.sub(b"", self._raw)
+        if len(self._raw) > _MOST_MARK:
+            self._sum_raw(len(self._raw) - _MOST_MARK)
+
+    def _sum_raw(self, size: int) -> None:
+        self._sum = crc32(self._raw[:size], self._sum)
+        self._sum_bytes += size
+        self._raw = self._raw[size:]
 
     def value_ends(self) -> None:
         if self._summed:

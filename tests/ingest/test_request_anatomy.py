@@ -93,6 +93,17 @@ def chat_blocks(*steps: Step) -> Any:
     return found
 
 
+def marked_first(*steps: Step) -> Any:
+    """The cache mark is the first member of its block, with a time."""
+    found = chat_blocks(*steps)
+    for message in found["messages"]:
+        if message["role"] == "tool":
+            [block] = message["content"]
+            marks = {"cache_control": {"type": "ephemeral", "ttl": "1h"}} if "cache_control" in block else {}
+            message["content"] = [{**marks, "type": "text", "text": block["text"]}]
+    return found
+
+
 def ollama(*steps: Step) -> Any:
     found: list[Any] = [said("go")]
     for tool, arguments, result in steps:
@@ -142,7 +153,7 @@ def converse(*steps: Step) -> Any:
     return {"messages": found}
 
 
-SHAPES = [chat, chat_blocks, ollama, responses, anthropic, gemini, code_assist, converse]
+SHAPES = [chat, chat_blocks, marked_first, ollama, responses, anthropic, gemini, code_assist, converse]
 SAME = ("read_file", {"path": "a.py", "lines": [1, 2]}, "text " * 50)
 
 
@@ -155,9 +166,7 @@ def repeats(body: Any, **options: int) -> tuple[int, str | None]:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_call_with_the_same_arguments_and_result_is_counted(shape: Any, read_bytes: int) -> None:
     def count(*steps: Step) -> tuple[int, str | None]:
-        # A read that ends within a cache mark keeps it.
-        has_marks = shape is chat_blocks and read_bytes
-        return repeats(shape(*steps), read_bytes=0 if has_marks else read_bytes)
+        return repeats(shape(*steps), read_bytes=read_bytes)
 
     assert count() == (0, None)
     assert count(SAME) == (1, "read_file")
@@ -206,6 +215,30 @@ def test_calls_of_one_answer_are_paired_by_id() -> None:
     assert repeats(body) == (3, "f")
     del results[1]["tool_use_id"]  # not known to be a result
     assert repeats(body) == (2, "f")
+
+
+@pytest.mark.parametrize("read_bytes", [0, 1])
+@pytest.mark.parametrize("arguments", [{}, {"args": None}])
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_calls_without_arguments_are_counted(
+    arguments: dict[str, Any], with_ids: bool, read_bytes: int
+) -> None:
+    body = gemini(*[("list_files", 0, "a.py")] * 3, with_ids=with_ids)
+    for message in body["contents"]:
+        for part in message["parts"]:
+            if call := part.get("functionCall"):
+                del call["args"]
+                call.update(arguments)
+    assert repeats(body, read_bytes=read_bytes) == (3, "list_files")
+    step = [
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"function": {"name": "list_files", **arguments}}],
+        },
+        {"role": "tool", "tool_name": "list_files", "content": "a.py"},
+    ]
+    assert repeats({"messages": [said("go"), *step, *step]}, read_bytes=read_bytes) == (2, "list_files")
 
 
 def test_name_of_a_tool_that_is_a_text_is_hashed() -> None:

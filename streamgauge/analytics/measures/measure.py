@@ -119,7 +119,7 @@ def measure(
         return {table: rows.clear() for table, rows in _EMPTY.items()}
     rows = [_row(stream, stall, fingerprint_key, counters) for stream in finished]
     (sessions or Sessions()).add_to(rows, finished)
-    of_prompts = (prompts or Prompts()).rows(rows, finished)
+    of_prompts = (prompts or Prompts()).add_to(rows, finished, counters)
     if labels:
         for row, stream in zip(rows, finished, strict=True):
             row["labels"] = labels_of(labels, stream.opened, stream.conversation, row["client_app"])
@@ -333,7 +333,7 @@ def _add_body(
 
 
 def _add_billing(row: StreamRow, body: DecodedBody) -> None:
-    """What changes the price of the request, stated outside of the usage report."""
+    """What changes the price of the request or says why the prompt cache missed, stated outside of the usage report."""
     known = cast("Mapping[str, Any]", row)
     _set(row, {column: known[column] or value for column, value in body.billing.items()})
     if row["dialect"] == "openai_chat" and row["web_searches"] is None and row["output_tokens"]:

@@ -14,16 +14,17 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import takewhile
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import polars as pl
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.measures.cache_misses import NOT_COMPARED, CacheMiss, is_same_reason, reason_of
+from streamgauge.analytics.measures.prompt import Prompt, equal_first, same_first, served_of
 from streamgauge.analytics.reports.prompts import HASH_BYTES, MAX_CHAIN, moved
 from streamgauge.analytics.schema.frames import frame_of_rows
 from streamgauge.analytics.schema.stream_columns import StreamRow
@@ -42,77 +43,16 @@ _SUMS |= {"model": "settings_bytes", "tool": "tools_bytes"}
 SUM_COLUMNS = tuple(name for name in PROMPT_SEGMENTS.types if name in _SUMS.values())
 _SUM_OF = {kind: SUM_COLUMNS.index(name) for kind, name in _SUMS.items()}
 _name = lru_cache(10_000)(identifiers.name)
-_SETTINGS = ("model", "settings")
 
 
-@dataclass(slots=True, eq=False)
-class Prompt:
-    """The prompt of one request."""
+class _Made(NamedTuple):
+    """What one prompt adds."""
 
-    stream_id: str
-    segments: list[Segment]
-    started_ns: int = 0
-    cached_ns: int = 0
-    """When the server had read it: t0 and the time to first token."""
-    response_id: str | None = None
-    output_bytes: int = 0
-    left_out: int = 0
-    incomplete: bool = False
-    """The server keeps an earlier part that is unknown."""
-    differences: int = 0
-    """Prompts between it and the last one that is stored whole."""
-    sums: list[int] = field(default_factory=list)
-    """Bytes by column of `SUM_COLUMNS`."""
-    tools: list[Segment] = field(default_factory=list)
-    tool_set: int | None = None
-    tools_stored_ns: int = 0
-    row: StreamRow | None = None
-
-    @property
-    def message_count(self) -> int:
-        return self.segments[-1].message + 1 if self.segments else 0
-
-    def is_continued(self, shared: int) -> bool:
-        """Whether a prompt with as many equal first segments is of the same conversation: it has half of the messages."""
-        head = sum(1 for _ in self.before_messages())
-        return shared > head and 2 * (shared - head) >= len(self.segments) - head
-
-    def before_messages(self) -> Iterator[Segment]:
-        return takewhile(lambda one: one.message < 0, self.segments)
-
-    @property
-    def hashes(self) -> set[bytes]:
-        """Of what is no setting."""
-        return {one.hash for one in self.segments if one.kind not in _SETTINGS}
-
-
-def equal_first(one: Sequence[Segment], other: Sequence[Segment], start: int = 0) -> int:
-    """The number of equal first segments, of which `start` are known."""
-    end = min(len(one), len(other))
-    if one[start:end] == other[start:end]:
-        return end
-    while end - start > 1:  # comparing slices runs in C
-        middle = (start + end) // 2
-        if one[start:middle] == other[start:middle]:
-            start = middle
-        else:
-            end = middle
-    return start
-
-
-def same_first(one: Sequence[Segment], other: Sequence[Segment]) -> int:
-    """As `equal_first`, without regard to marks: the segments that a cache could read again."""
-    end, count = min(len(one), len(other)), equal_first(one, other)
-    while count < end and same(one[count], other[count]):
-        count = equal_first(one, other, count + 1)
-    return count
-
-
-def same(one: Segment, other: Segment) -> bool:
-    """Whether two segments are the same part of a prompt, without regard to their marks."""
-    return (one.hash, one.kind, one.name, one.message, one.role) == (
-        other.hash, other.kind, other.name, other.message, other.role,
-    )  # fmt: skip
+    segments: tuple[Any, ...]
+    """Row of `prompt_segments`."""
+    tools: list[tuple[Any, ...]]
+    """Rows of `prompt_tools`."""
+    miss: CacheMiss | None
 
 
 def _equal_last(one: list[Segment], other: list[Segment], kept_first: int, moved_by: int) -> int:
@@ -133,53 +73,96 @@ class Prompts:
         self._sessions: dict[Any, list[Prompt]] = {}
         """Session → the last prompts of its conversations, the one used last at the end."""
         self._segments = 0
-        self._batch: dict[str, tuple[tuple[Any, ...] | None, list[tuple[Any, ...]]]] = {}
-        """The rows of the streams of the last call, which may be measured again one by one."""
+        self._batch: dict[str, _Made | None] = {}
+        """What the streams of the last call added, which may be measured again one by one."""
 
-    def rows(self, rows: Sequence[StreamRow], finished: Sequence[FinishedStream]) -> dict[str, pl.DataFrame]:
-        """The rows of the tables of prompts, from rows of `streams`."""
+    def add_to(
+        self, rows: Sequence[StreamRow], finished: Sequence[FinishedStream], counters: Counter[str]
+    ) -> dict[str, pl.DataFrame]:
+        """Set the columns `cache_miss…` of rows of `streams`. Returns the rows of the tables of prompts.
+
+        Counters: `cache_miss_reasons.both`, if the provider and the comparison have a reason, and `cache_miss_reasons.equal` of them.
+        """
         if any(row["stream_id"] not in self._batch for row in rows):
-            self._batch = {row["stream_id"]: (None, []) for row in rows}
+            self._batch = {row["stream_id"]: None for row in rows}
             pairs = zip(rows, finished, strict=True)
             for row, stream in sorted(pairs, key=lambda pair: pair[1].started_wall_ns):
-                self._add(row, stream)
-        made = [self._batch[row["stream_id"]] for row in rows]
-        found = {
-            PROMPT_SEGMENTS: [segments for segments, _ in made if segments is not None],
-            PROMPT_TOOLS: [tool for _, tools in made for tool in tools],
+                self._batch[row["stream_id"]] = self._add(row, stream)
+        found = [(row, made) for row in rows if (made := self._batch[row["stream_id"]]) is not None]
+        for row, made in found:
+            _add_miss(row, made.miss, counters)
+        listed = {
+            PROMPT_SEGMENTS: [made.segments for _, made in found],
+            PROMPT_TOOLS: [tool for _, made in found for tool in made.tools],
         }
-        return {table.name: frame_of_rows(table, listed) for table, listed in found.items() if listed}
+        return {table.name: frame_of_rows(table, values) for table, values in listed.items() if values}
 
-    def _add(self, row: StreamRow, stream: FinishedStream) -> None:
+    def restore(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Continue after a restart from `Store.recent_prompts`, the newest last."""
+        for row in rows:
+            prompt = Prompt(
+                row["stream_id"], row["segments"], row["started_ns"], row["started_ns"] + (row["ttft_ns"] or 0),
+                row["response_id"], (row["text_chars"] or 0) + (row["tool_call_chars"] or 0), row["left_out"], row["incomplete"],
+                differences=row["differences"], sums=[row[name] for name in SUM_COLUMNS],
+            )  # fmt: skip
+            prompt.served, key = served_of(row), _session_of(row)
+            _add_tools(prompt, None, key)
+            self._remember(key, prompt, None)
+
+    def _add(self, row: StreamRow, stream: FinishedStream) -> _Made | None:
         asked = stream.conversation
         if asked is None or asked.anatomy is None or not asked.anatomy.segments:
-            return
+            return None
         key = _session_of(row)
         before = self._sessions.get(key, [])
-        prompt = Prompt(row["stream_id"], asked.anatomy.segments, left_out=asked.anatomy.left_out, row=row)
+        prompt = Prompt(row["stream_id"], asked.anatomy.segments, left_out=asked.anatomy.left_out)
+        prompt.is_unexpected = not before
         continued = _complete(prompt, asked, before)
         prompt.started_ns = stream.started_wall_ns
         prompt.cached_ns = stream.started_wall_ns + (row["ttft_ns"] or 0)
         prompt.response_id = row["response_id"]
         prompt.output_bytes = (row["text_chars"] or 0) + (row["tool_call_chars"] or 0)
+        prompt.served = served_of(row)
         base = continued or _base(prompt, before)
         shared = same_first(base.segments, prompt.segments) if base is not None else 0
-        self._batch[row["stream_id"]] = _rows(prompt, base, key)
+        miss = reason_of(row, prompt, base, shared)
+        segments, tools = _rows(prompt, base, row, key)
         if row["input_tokens"] is not None or row["ttft_ns"] is not None:
             self._remember(key, prompt, base if base is not None and base.is_continued(shared) else None)
+        return _Made(segments, tools, miss)
 
     def _remember(self, key: Any, prompt: Prompt, replaced: Prompt | None) -> None:
         kept = [one for one in self._sessions.pop(key, ()) if one is not replaced]
         removed = [replaced] if replaced is not None else kept[: max(0, len(kept) + 1 - MAX_CONVERSATIONS)]
         self._sessions[key] = [*(one for one in kept if one not in removed), prompt]
-        self._segments += len(prompt.segments) - sum(len(one.segments) for one in removed)
+        self._segments += _weight([prompt]) - _weight(removed)
         while self._segments > MAX_SEGMENTS and len(self._sessions) > 1:
-            oldest = self._sessions.pop(next(iter(self._sessions)))
-            self._segments -= sum(len(one.segments) for one in oldest)
+            self._segments -= _weight(self._sessions.pop(next(iter(self._sessions))))
 
 
-def _session_of(row: StreamRow) -> Any:
+def _weight(prompts: Sequence[Prompt]) -> int:
+    """Segments, and what is remembered beside them."""
+    return sum(len(one.segments) + 10 for one in prompts)
+
+
+def _session_of(row: Any) -> Any:
+    """Of a row of `streams`."""
     return row["session_id"] or (row["client_id"], row["client_app"], row["gateway"])
+
+
+def _add_miss(row: StreamRow, miss: CacheMiss | None, counters: Counter[str]) -> None:
+    told = row["cache_miss_reason"]
+    if miss is None:
+        return
+    if row["cache_miss_source"] == "provider" and told is not None:
+        is_same = is_same_reason(told, miss.reason)
+        row["cache_miss_segment"] = miss.segment if is_same else None
+        if miss.reason not in NOT_COMPARED:
+            counters["cache_miss_reasons.both"] += 1
+            counters["cache_miss_reasons.equal"] += is_same
+    else:
+        row["cache_miss_reason"], row["cache_miss_segment"], row["cache_missed_tokens"] = miss
+        row["cache_miss_source"] = "compared"
 
 
 def _base(prompt: Prompt, before: Sequence[Prompt]) -> Prompt | None:
@@ -219,10 +202,11 @@ def _complete(prompt: Prompt, asked: Conversation, before: Sequence[Prompt]) -> 
     return continued
 
 
-def _rows(prompt: Prompt, base: Prompt | None, key: Any) -> tuple[tuple[Any, ...], list[tuple[Any, ...]]]:
+def _rows(
+    prompt: Prompt, base: Prompt | None, row: StreamRow, key: Any
+) -> tuple[tuple[Any, ...], list[tuple[Any, ...]]]:
     """The row of `prompt_segments` and those of `prompt_tools`. Sets what the prompt has in common with its base."""
-    segments, row = prompt.segments, prompt.row
-    assert row is not None
+    segments = prompt.segments
     first = last = 0
     if base is not None:
         moved_by = prompt.message_count - base.message_count
@@ -248,7 +232,8 @@ def _rows(prompt: Prompt, base: Prompt | None, key: Any) -> tuple[tuple[Any, ...
     prompt.differences = base.differences + 1 if base is not None else 0
     stored = segments[first : len(segments) - last]
     return (
-        prompt.stream_id, row["started_at"], row["session_id"], base.stream_id if base is not None else None, first, last,
+        prompt.stream_id, row["started_at"], row["session_id"], base.stream_id if base is not None else None,
+        prompt.differences, first, last,
         [one.kind for one in stored], [_name(one.name) for one in stored], [one.message for one in stored],
         [min(one.size, _MAX_SIZE) for one in stored], [_number(one.hash) for one in stored], [_name(one.role) for one in stored],
         [_name(one.mark) for one in stored], prompt.left_out, prompt.incomplete, len(segments), prompt.message_count,

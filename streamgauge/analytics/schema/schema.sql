@@ -312,6 +312,7 @@ CREATE TABLE IF NOT EXISTS prompt_segments (
     started_at TIMESTAMPTZ NOT NULL, -- Time of t0.
     session_id VARCHAR, -- Session of the request, as in streams.
     base_stream_id UUID, -- The earlier request whose segments it repeats. NULL: stored whole, as at least each 16th prompt of a session.
+    differences INTEGER NOT NULL, -- Prompts that must be read to know it, from the base to the one that is stored whole. 0: stored whole.
     kept_first INTEGER NOT NULL, -- Number of its first segments that are the first ones of the base.
     kept_last INTEGER NOT NULL, -- Number of its last segments that are the last ones of the base. Their message numbers are moved with message_count.
     kinds VARCHAR[] NOT NULL, -- Of each segment between them: model, settings, tool, system, text, image, audio, file, reasoning, tool_call, tool_result or other.

@@ -395,7 +395,7 @@ SELECT model AS model_glob, contains(model, '*') OR contains(model, '?') AS is_g
     'service_tier': service_tier, 'speed': speed, 'inference_region': inference_region} AS rule
 FROM internal.price_list;
 
--- Estimated cost of each request by the price list: amounts by kind of token, and their sum `total` in `currency`. source: of the token counts; estimate: not all were reported; usage_inconsistent: the report contradicts itself. Then total lies between low and high. NULL: no price, or not billed as far as known. reported_cost: in USD as the provider reports it, and reported_difference: how much more it is than the total.
+-- Estimated cost of each request by the price list: amounts by kind of token, and their sum `total` in `currency`. source: of the token counts; estimate: not all were reported; usage_inconsistent: the report contradicts itself. Then total lies between low and high. NULL: no price, or not billed as far as known. cache_missed: what cache_missed_tokens cost more than read from the cache. reported_cost: in USD as the provider reports it, and reported_difference: how much more it is than the total.
 CREATE OR REPLACE VIEW spend AS
 WITH candidates AS (
     SELECT *, (
@@ -497,7 +497,10 @@ WITH candidates AS (
             + if(contradicts, (all_input - text_in) * price.input + (all_output - text_out) * price.output, 0) / 1e6
             + coalesce(greatest(unexplained_tokens, 0) * greatest(price.input, price.output, price.reasoning), 0) / 1e6 AS high,
         (cached * price.input + other_cached * other.input) / 1e6 - cached_input AS cache_saved,
-        cache_write_5m + cache_write_1h - (written * price.input + other_written * other.input) / 1e6 AS cache_premium
+        cache_write_5m + cache_write_1h - (written * price.input + other_written * other.input) / 1e6 AS cache_premium,
+        -- Missed tokens are written to the cache again where the report counts what is written.
+        cache_missed_tokens * (if(written > 0, if(written_1h > 0, price.cache_write_1h, price.cache_write_5m), price.input)
+            - price.cached_input) / 1e6 AS cache_missed
     -- As a struct, because the amounts have the names of the prices.
     FROM parts LEFT JOIN (SELECT price_list AS price FROM internal.price_list) ON price.priority = price_priority
         LEFT JOIN (SELECT price_list AS other FROM internal.price_list) ON other.priority = other_priority
@@ -515,7 +518,7 @@ SELECT
     web_searches_cost AS web_searches, input_total, output_total, total, low, high, currency,
     CASE WHEN NOT is_billed THEN NULL WHEN contradicts OR NOT input_fits OR NOT output_fits THEN 'usage_inconsistent'
         WHEN coalesce(guessed_input, guessed_output) IS NOT NULL THEN 'estimate' ELSE token_source END AS source,
-    cache_saved, cache_premium, CASE WHEN is_billed THEN amounts.reported_cost END AS reported_cost,
+    cache_saved, cache_premium, cache_missed, cache_miss_reason, cache_miss_segment, CASE WHEN is_billed THEN amounts.reported_cost END AS reported_cost,
     CASE WHEN currency = 'USD' AND is_billed THEN amounts.reported_cost - total END AS reported_difference,
     CASE WHEN is_billed AND currency IS NULL THEN coalesce(if(price IS NULL, model, other_model), '(no model)') END AS unpriced_model
 FROM amounts;
@@ -528,8 +531,8 @@ SELECT
     sum(COLUMNS(['input_tokens', 'cached_input_tokens', 'cache_write_tokens', 'cache_write_1h_tokens', 'output_tokens',
         'reasoning_tokens']))::BIGINT,
     sum(COLUMNS(['input', 'cached_input', 'cache_write_5m', 'cache_write_1h', 'input_audio', 'input_image', 'output', 'reasoning',
-        'output_audio', 'output_image', 'web_searches', 'total', 'low', 'high', 'cache_saved', 'cache_premium', 'reported_cost',
-        'reported_difference']))
+        'output_audio', 'output_image', 'web_searches', 'total', 'low', 'high', 'cache_saved', 'cache_premium', 'cache_missed',
+        'reported_cost', 'reported_difference']))
 FROM spend GROUP BY ALL;
 
 -- Budgets in their current period: spend so far with its range, burn rates (spend in the last 5 m to 6 h / the budget's mean rate), and the forecast of the whole period with its range for 90 %. Amounts are in the budget's currency. reasons (spent, burn, forecast) and severity: if it needs attention.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -17,9 +18,9 @@ from streamgauge.analytics.reports.prompts import MAX_CHAIN, prompts
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.store import Store
 from streamgauge.ingest.records import AnyRecord, Segment
-from tests.analytics.prompts import finished, marked, prompt_of, request, segment
+from tests.analytics.prompts import SECOND_NS, chat_usage, finished, marked, prompt_of, request, segment
 from tests.analytics.stores import new_store
-from tests.analytics.stream_records import stream_id
+from tests.analytics.stream_records import START_NS, stream_id
 
 
 def stored(known: Prompts, *streams: Sequence[AnyRecord]) -> pl.DataFrame:
@@ -192,3 +193,31 @@ def test_request_that_no_model_answered_is_stored_and_not_compared_with() -> Non
     refused = request(2, prompt_of(2), events=[b'{"error": {"type": "overloaded"}}'])
     rows = stored(Prompts(), request(1, prompt_of(1)), refused, request(3, prompt_of(2))).to_dicts()
     assert [row["base_stream_id"] for row in rows] == [None, stream_id(1), stream_id(1)]
+
+
+def test_sessions_continue_after_a_restart(tmp_path: Path) -> None:
+    now_s = time.time() - START_NS / SECOND_NS
+    known = Prompts()
+    usage = chat_usage(5_000, 4_000)
+    streams = [
+        request(
+            n,
+            marked(prompt_of(n), 42),
+            at_s=now_s - 60 + n,
+            usage=usage,
+            session=None if n > 5 else "session-1",
+        )
+        for n in range(1, 9)
+    ]
+    side = request(20, [segment("model", "m"), segment("text", "q", 0)], at_s=now_s - 55, usage=usage)
+    after = [request(n, marked(prompt_of(n), 42), at_s=now_s + n, usage=usage, session=session)
+             for n, session in ((9, None), (10, "session-1"))]  # fmt: skip
+    with closing(new_store(tmp_path)) as store:
+        commit(store, known, *streams, side)
+        again = Prompts()
+        again.restore(store.recent_prompts())
+    both = [[measure(finished(one), prompts=each) for one in after] for each in (known, again)]
+    for name in ("streams", "prompt_segments"):
+        tables = [pl.concat([one[name] for one in each]) for each in both]
+        assert tables[1].equals(tables[0]), name
+    assert both[0][0]["prompt_segments"]["base_stream_id"].to_list() == [stream_id(8)]
