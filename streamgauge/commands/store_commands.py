@@ -83,7 +83,7 @@ def export_command(
     until: str | None,
     form: str,
 ) -> int:
-    """Export tables and views to a DuckDB file, or a trace without text.
+    """Export tables to a DuckDB file, or a trace.
 
     Analytics may be running or stopped.
     """

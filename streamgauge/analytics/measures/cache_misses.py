@@ -99,6 +99,10 @@ def rule_of(provider: str | None, model: str | None) -> CacheRule:
     )
 
 
+def lifetime_s_of(mark: str | None) -> int:
+    return _MARK_S.get(mark or "", _DEFAULT_MARK_S)
+
+
 def reason_of(row: StreamRow, prompt: Prompt, base: Prompt | None, shared: int) -> CacheMiss | None:
     """Why a request missed the cache. None: a hit, or the response does not report cached tokens.
 
@@ -219,7 +223,7 @@ def _other_reason(
         return "other_provider", None
     if _differ(before.inference_region, now.inference_region):
         return "other_region", None
-    lifetimes = [_MARK_S.get(base.segments[place].mark or "", _DEFAULT_MARK_S) for place in marks]
+    lifetimes = [lifetime_s_of(base.segments[place].mark) for place in marks]
     lifetime_s = min(lifetimes) if lifetimes else rule.lifetime_s
     if lifetime_s is not None and prompt.started_ns - base.cached_ns > lifetime_s * 10**9:
         return "expired", None

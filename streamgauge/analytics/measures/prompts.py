@@ -25,6 +25,8 @@ import polars as pl
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.measures.cache_misses import NOT_COMPARED, CacheMiss, is_same_reason, reason_of
 from streamgauge.analytics.measures.prompt import Prompt, equal_first, same_first, served_of
+from streamgauge.analytics.measures.prompt_reuse import Reuse, reuse_of
+from streamgauge.analytics.reports.prefixes import Prefixes
 from streamgauge.analytics.reports.prompts import HASH_BYTES, MAX_CHAIN, moved
 from streamgauge.analytics.schema.frames import frame_of_rows
 from streamgauge.analytics.schema.stream_columns import StreamRow
@@ -73,6 +75,7 @@ class Prompts:
         self._sessions: dict[Any, list[Prompt]] = {}
         """Session → the last prompts of its conversations, the one used last at the end."""
         self._segments = 0
+        self._prefixes = Prefixes()
         self._batch: dict[str, _Made | None] = {}
         """What the streams of the last call added, which may be measured again one by one."""
 
@@ -108,6 +111,7 @@ class Prompts:
             prompt.served, key = served_of(row), _session_of(row)
             _add_tools(prompt, None, key)
             self._remember(key, prompt, None)
+            reuse_of(self._prefixes, prompt, row)
 
     def _add(self, row: StreamRow, stream: FinishedStream) -> _Made | None:
         asked = stream.conversation
@@ -126,7 +130,7 @@ class Prompts:
         base = continued or _base(prompt, before)
         shared = same_first(base.segments, prompt.segments) if base is not None else 0
         miss = reason_of(row, prompt, base, shared)
-        segments, tools = _rows(prompt, base, row, key)
+        segments, tools = _rows(prompt, base, row, key, reuse_of(self._prefixes, prompt, row))
         if row["input_tokens"] is not None or row["ttft_ns"] is not None:
             self._remember(key, prompt, base if base is not None and base.is_continued(shared) else None)
         return _Made(segments, tools, miss)
@@ -203,7 +207,7 @@ def _complete(prompt: Prompt, asked: Conversation, before: Sequence[Prompt]) -> 
 
 
 def _rows(
-    prompt: Prompt, base: Prompt | None, row: StreamRow, key: Any
+    prompt: Prompt, base: Prompt | None, row: StreamRow, key: Any, reuse: Reuse
 ) -> tuple[tuple[Any, ...], list[tuple[Any, ...]]]:
     """The row of `prompt_segments` and those of `prompt_tools`. Sets what the prompt has in common with its base."""
     segments = prompt.segments
@@ -237,7 +241,7 @@ def _rows(
         [one.kind for one in stored], [_name(one.name) for one in stored], [one.message for one in stored],
         [min(one.size, _MAX_SIZE) for one in stored], [_number(one.hash) for one in stored], [_name(one.role) for one in stored],
         [_name(one.mark) for one in stored], prompt.left_out, prompt.incomplete, len(segments), prompt.message_count,
-        prompt.tool_set, *prompt.sums,
+        prompt.tool_set, *prompt.sums, *reuse,
     ), tools  # fmt: skip
 
 

@@ -109,6 +109,16 @@ class Prefixes:
             self._old, self._young = self._young, {}
 
 
+def with_rest(
+    segments: Sequence[Segment], left_out: int, request_bytes: int | None, stream_id: str
+) -> Sequence[Segment]:
+    """The segments, and one that no other prompt has for those that are missing at the end."""
+    if not left_out:
+        return segments
+    size = max(left_out, (request_bytes or 0) - sum(one.size for one in segments))
+    return [*segments, Segment("other", None, segments[-1].message, size, stream_id.encode())]
+
+
 def _key(before: int, one: Segment) -> int:
     return hash((before, one.hash, one.kind, one.name, one.message, one.role))
 

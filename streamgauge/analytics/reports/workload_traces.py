@@ -18,13 +18,12 @@ from hashlib import blake2b
 from typing import Any
 
 from streamgauge.analytics.reports import Query
-from streamgauge.analytics.reports.prefixes import Placed, Prefixes
+from streamgauge.analytics.reports.prefixes import Placed, Prefixes, with_rest
 from streamgauge.analytics.reports.prompts import prompts
 from streamgauge.analytics.schema.dimensions import CALLS_MODEL, SIDE_CALL, is_one_of
 from streamgauge.analytics.schema.outcomes import IS_REQUEST
 from streamgauge.analytics.schema.prompt_parts import WEIGHTED_BYTES
 from streamgauge.analytics.schema.sql_quoting import instant
-from streamgauge.ingest.records import Segment
 
 FORMATS = {"mooncake": 512, "weka": 64}
 """Format → its usual block size in tokens."""
@@ -212,11 +211,9 @@ class Tracer:
                 continue
             last = segments[-1].message
             row["input_types"] = sorted({one.kind for one in segments if one.message == last})
-            if row["left_out"]:
-                rest = max(row["left_out"], (row["request_bytes"] or 0) - sum(one.size for one in segments))
-                segments = [*segments, Segment("other", None, last, rest, row["stream_id"].encode())]
+            whole = with_rest(segments, row["left_out"], row["request_bytes"], row["stream_id"])
             scope = row["stream_id"] if row["incomplete"] else None
-            yield row, prefixes.add(segments, row["input_tokens"], scope=scope)
+            yield row, prefixes.add(whole, row["input_tokens"], scope=scope)
 
     def _blocks(self, placed: Placed | None, tokens: int) -> list[int]:
         """The ids of the full blocks."""

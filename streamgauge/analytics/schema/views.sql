@@ -623,6 +623,28 @@ SELECT stream_id, started_at, cache_write_tokens, cache_write_1h_tokens, read_at
     CASE WHEN read_at < kept_until THEN true WHEN kept_until < now() THEN false END AS read_again
 FROM uses WHERE cache_write_tokens > 0;
 
+-- Reuse of prompts, one row per request with reported tokens and a known prompt: what a prompt cache could have (available_tokens), what was read from it (delivered_tokens), and tokens lost because they expired, are too few, were read by another instance, stand behind a change, or for another reason.
+CREATE OR REPLACE VIEW prompt_reuse AS
+-- The parts do not overlap. Of a hop, only the inner stream counts: the outer one has the same prompt.
+WITH prompts AS (
+    SELECT streams.*, coalesce(request_model, response_model) AS model, seen_tokens, kept_tokens, available_tokens, instance_tokens,
+        cached_input_tokens AS delivered_tokens, delivered_tokens IS NOT NULL AS is_known,
+        cache_miss_reason LIKE '%_changed' AND cache_miss_reason <> 'marker_changed' AS has_changed
+    FROM prompt_segments JOIN streams USING (stream_id, started_at)
+    WHERE seen_tokens IS NOT NULL AND stream_id NOT IN (SELECT outer_stream_id FROM hops)
+)
+SELECT
+    stream_id, started_at, gateway, provider, model, client_id, session_id, server_instance,
+    input_tokens, seen_tokens, available_tokens, delivered_tokens,
+    if(is_known, greatest(0, seen_tokens - greatest(kept_tokens, delivered_tokens)), NULL) AS lost_expired_tokens,
+    if(is_known, greatest(0, kept_tokens - greatest(available_tokens, delivered_tokens)), NULL) AS lost_short_tokens,
+    if(is_known AND instance_tokens IS NOT NULL, greatest(0, available_tokens - greatest(instance_tokens, delivered_tokens)), NULL)
+        AS lost_instance_tokens,
+    if(is_known, if(has_changed, greatest(0, least(delivered_tokens + cache_missed_tokens, input_tokens)
+        - greatest(seen_tokens, delivered_tokens)), 0), NULL) AS lost_changed_tokens,
+    if(is_known, greatest(0, coalesce(instance_tokens, available_tokens) - delivered_tokens), NULL) AS lost_other_tokens
+FROM prompts;
+
 -- Tokens without use, one row per stream: failed attempts, repeated requests, clients that disconnected, errors after output.
 CREATE OR REPLACE VIEW wasted_tokens AS
 -- Each stream has one reason, the first that applies, so that a token counts once. Of a hop, only the inner stream counts: the outer
