@@ -85,6 +85,9 @@ HELP: dict[str, str] = {
     "session_subagent": "The part of the pauses for tools in which a subagent was active. Its model and tool time are its own session's.",
     "session_user": "Pauses before the first request of a turn: waiting for the user.",
     "critical_path": "Time in which the turn waited for it: it was the last to end before the turn went on. The parts add up to the turn.",
+    "context": "Tokens of a part of the prompt: the reported input tokens divided by bytes. Images and files weigh less than text. "
+    "Without reported tokens: bytes × the usual tokens per byte of the model.",
+    "context_cost": "Tokens × the mean price of the session's input tokens (`spend`), reads of the prompt cache included.",
     "session_loop": f"The tool that a turn called most often with the same arguments and result, from {LEAST_LOOP} times on.",
     "session_unfinished": "Output tokens of requests that did not end ok.",
     "burn_rate": "Share of bad streams / error budget of the objective (`objectives`). 1 spends the budget exactly in its 30 days. "

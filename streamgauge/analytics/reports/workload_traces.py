@@ -22,7 +22,7 @@ from streamgauge.analytics.reports.prefixes import Placed, Prefixes, with_rest
 from streamgauge.analytics.reports.prompts import prompts
 from streamgauge.analytics.schema.dimensions import CALLS_MODEL, SIDE_CALL, is_one_of
 from streamgauge.analytics.schema.outcomes import IS_REQUEST
-from streamgauge.analytics.schema.prompt_parts import WEIGHTED_BYTES
+from streamgauge.analytics.schema.prompt_parts import TOKENS_PER_PROMPT_BYTE, WEIGHTED_BYTES
 from streamgauge.analytics.schema.sql_quoting import instant
 
 FORMATS = {"mooncake": 512, "weka": 64}
@@ -31,8 +31,6 @@ _PAGE = 1_000
 """Requests, or sessions, that are read together."""
 _ID_BITS = 53
 """Integers up to this size are exact in every reader of JSON."""
-TOKENS_PER_BYTE = 0.25
-"""For models without a report."""
 _ANSWERED = "(input_tokens IS NOT NULL OR ttft_ns IS NOT NULL)"
 _COLUMNS = f"""
     stream_id::VARCHAR AS stream_id, epoch_ns(started_at) AS started_ns, session_id, coalesce(request_model, response_model, 'unknown')
@@ -203,7 +201,9 @@ class Tracer:
             if row["input_tokens"] is None:
                 self.found.estimated += 1
                 size = row["weighted_bytes"] or row["request_bytes"] or 1
-                row["input_tokens"] = max(1, round(size * self._ratios.get(row["model"], TOKENS_PER_BYTE)))
+                row["input_tokens"] = max(
+                    1, round(size * self._ratios.get(row["model"], TOKENS_PER_PROMPT_BYTE))
+                )
             row["input_types"] = []
             if not segments:
                 self.found.without_prompt += 1

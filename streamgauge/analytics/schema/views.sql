@@ -623,6 +623,43 @@ SELECT stream_id, started_at, cache_write_tokens, cache_write_1h_tokens, read_at
     CASE WHEN read_at < kept_until THEN true WHEN kept_until < now() THEN false END AS read_again
 FROM uses WHERE cache_write_tokens > 0;
 
+-- Sizes of the prompts of requests, without inner streams of hops, and their tokens per byte of text: reported, else usual for the model.
+CREATE OR REPLACE VIEW internal.prompt_sizes AS
+WITH sizes AS (
+    SELECT stream_id, started_at, streams.session_id, turn, gateway, coalesce(request_model, response_model) AS model, input_tokens,
+        tool_set, COLUMNS('.*_bytes'), $WEIGHTED_BYTES AS weighted_bytes,
+        input_tokens / nullif(weighted_bytes, 0) AS ratio
+    FROM (SELECT stream_id, started_at, tool_set, COLUMNS('.*_bytes') FROM prompt_segments)
+    JOIN (SELECT stream_id, started_at, session_id, turn, gateway, request_model, response_model, input_tokens FROM streams) AS streams
+        USING (stream_id, started_at)
+    WHERE stream_id NOT IN (SELECT inner_stream_id FROM hops)
+)
+SELECT sizes.*, coalesce(ratio, usual, $TOKENS_PER_PROMPT_BYTE) AS tokens_per_byte
+FROM sizes LEFT JOIN (SELECT model, median(ratio) AS usual FROM sizes GROUP BY model) USING (model);
+
+-- What fills the prompts, one row per request and part that it has: tools, system, history, tool results, images, files. Tokens are the reported ones divided by bytes; images and files weigh less than text. Without a report they follow from the usual tokens per byte of the model.
+CREATE OR REPLACE VIEW context_parts AS
+SELECT stream_id, started_at, session_id, turn, gateway, model, part.part, part.bytes::BIGINT AS bytes,
+    round(part.weight * part.bytes * tokens_per_byte)::BIGINT AS tokens
+FROM (SELECT *, unnest([$PARTS_OF_PROMPT]) AS part FROM internal.prompt_sizes) WHERE part.bytes > 0;
+
+-- Tools in the prompts, one row per session and tool: its MCP server, how many requests carry it, bytes and estimated tokens in all of them together, and how often the session has called it.
+CREATE OR REPLACE VIEW context_tools AS
+WITH calls AS (
+    SELECT session_id, name, count(DISTINCT (message, hash)) AS calls FROM (
+        SELECT session_id, unnest(kinds) AS kind, unnest(names) AS name, unnest(messages) AS message, unnest(hashes) AS hash
+        FROM prompt_segments
+    ) WHERE kind = 'tool_call' GROUP BY ALL
+), carried AS (
+    SELECT session_id, model, tools.name, mcp_server, count(*) AS requests, sum(size)::BIGINT AS bytes,
+        round(sum(size * tokens_per_byte))::BIGINT AS tokens, min(started_at) AS first_at, max(started_at) AS last_at
+    FROM internal.prompt_sizes JOIN (SELECT DISTINCT tool_set, position, name, mcp_server, size FROM prompt_tools) AS tools
+        USING (tool_set)
+    GROUP BY ALL
+)
+SELECT carried.*, coalesce(calls, 0) AS calls
+FROM carried LEFT JOIN calls ON carried.session_id IS NOT DISTINCT FROM calls.session_id AND carried.name = calls.name;
+
 -- Reuse of prompts, one row per request with reported tokens and a known prompt: what a prompt cache could have (available_tokens), what was read from it (delivered_tokens), and tokens lost because they expired, are too few, were read by another instance, stand behind a change, or for another reason.
 CREATE OR REPLACE VIEW prompt_reuse AS
 -- The parts do not overlap. Of a hop, only the inner stream counts: the outer one has the same prompt.
