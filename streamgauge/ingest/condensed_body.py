@@ -4,13 +4,17 @@ The result is JSON with the members of the body that analytics reads from a requ
 A long string becomes `""`, and a container that is nested deeper than `MAX_DEPTH` becomes empty. Bytes that are no JSON give
 bytes that are no JSON. The state is bounded, and no byte is read twice.
 
-The walk over the body also finds what `streamgauge.ingest.request_anatomy` reads from it, long strings included.
+The walk over the body also finds what `streamgauge.ingest.request_anatomy` and `streamgauge.ingest.prompt_skeleton` read from it, long
+strings included. If one of them fails, only what they read is lost.
 """
 
 from __future__ import annotations
 
 import re
 
+import msgspec
+
+from streamgauge.ingest.prompt_skeleton import PromptSkeleton
 from streamgauge.ingest.records import RequestAnatomy
 from streamgauge.ingest.request_anatomy import AnatomyReader
 
@@ -29,6 +33,7 @@ _MARK = re.compile(rb'["{}\[\]]')
 _QUOTE, _ESCAPE, _COLON, _SPACE = b'"\\: '
 _BRACE, _END_BRACE, _BRACKET, _END_BRACKET = b"{}[]"
 _DEEPEST, _SHORT, _LONG, _LEVELS, _NAMED = MAX_DEPTH, MAX_STRING_BYTES, MAX_ID_BYTES, _ID_DEPTH, _NAMED_DEPTH
+_UNWATCHED = -(2**62)
 _COMPILED = not __file__.endswith(".py")
 
 
@@ -37,6 +42,9 @@ class CondensedBody:
 
     def __init__(self, key: bytes = b"") -> None:
         self._anatomy = AnatomyReader(key)
+        self._skeleton = PromptSkeleton(key)
+        self.error: Exception | None = None
+        """Of the two. They read nothing after it."""
         self._depth = 0
         self._in_string = self._escaped = False
         self._is_value = self._is_read = False
@@ -48,13 +56,27 @@ class CondensedBody:
 
     @property
     def anatomy(self) -> RequestAnatomy:
-        """Of the bytes so far."""
-        return self._anatomy.anatomy()
+        """Of the bytes so far. Raises `error`."""
+        if self.error is not None:
+            raise self.error
+        segments, left_out = self._skeleton.segments()
+        return msgspec.structs.replace(self._anatomy.anatomy(), segments=segments, left_out=left_out)
 
     def feed(self, data: bytes) -> bytes:
         """The next bytes of the result. A string follows with the read that ends it."""
-        anatomy, depth, in_string, held = self._anatomy, self._depth, self._in_string, self._held
-        is_value, is_read, after_colon = self._is_value, self._is_read, self._after_colon
+        if self.error is None:
+            try:
+                return self._walk(data, True)
+            except Exception as e:
+                self.error = e
+        return self._walk(data, False)
+
+    def _walk(self, data: bytes, reads: bool) -> bytes:
+        """`reads`: for the anatomy, too. The state of this object changes at the end."""
+        anatomy, skeleton, depth, in_string, held = (
+            self._anatomy, self._skeleton, self._depth, self._in_string, self._held
+        )  # fmt: skip
+        is_value, is_read, after_colon = self._is_value, self._is_read and reads, self._after_colon
         kept = bytearray()
         start = 0
         """Bytes before it are kept or dropped."""
@@ -62,9 +84,13 @@ class CondensedBody:
         raw_from = 0
         """Bytes from it on are read as they stand, while `anatomy.raw_depth` is set."""
         at, size = 0, len(data)
-        if self._escaped and size:
-            self._escaped = False
-            at = 1
+        watched = _UNWATCHED
+        if reads:
+            skeleton.begin_read(data)
+            watched = skeleton.watched
+        escaped = self._escaped
+        if escaped and size:
+            escaped, at = False, 1
             if is_read:
                 anatomy.read(data[:1])
         while at < size:
@@ -73,15 +99,17 @@ class CondensedBody:
                 if is_read:
                     anatomy.read(data[text_from:at])
                 if at >= size:
-                    self._escaped = at > size
+                    escaped = at > size
                     break
                 in_string = False
                 if is_read:
                     anatomy.value_ends()
-                elif not is_value and anatomy.reads_name(depth):
+                elif reads and not is_value and anatomy.reads_name(depth):
                     anatomy.name(
                         held[1:] + data[string_from:at] if held else data[string_from + 1 : at], depth
                     )
+                if depth == watched:
+                    skeleton.string_ends(held, string_from, at, is_value)
                 if depth <= _DEEPEST:
                     is_long = len(held) + at - string_from >= (_LONG if depth <= _LEVELS else _SHORT)
                     if is_long or held:
@@ -97,30 +125,42 @@ class CondensedBody:
                 c = data[at]
                 if c == _QUOTE:
                     in_string, string_from, is_value = True, at, after_colon
-                    is_read = is_value and anatomy.value_begins(depth)
+                    is_read = reads and is_value and anatomy.value_begins(depth)
+                    if depth == watched:
+                        skeleton.string_begins(at, is_value)
                 elif c in (_BRACE, _BRACKET):
                     depth += 1
                     if depth == _DEEPEST + 1:
                         kept += data[start : at + 1]
-                    anatomy.opens(depth, c == _BRACKET, after_colon)
-                    if depth == anatomy.raw_depth:
-                        raw_from = at
+                    if reads:
+                        anatomy.opens(depth, c == _BRACKET, after_colon)
+                        if depth == anatomy.raw_depth:
+                            raw_from = at
+                        if depth == watched + 1:
+                            skeleton.opens(depth, at, c == _BRACKET, after_colon)
+                            watched = skeleton.watched
                 else:
-                    if depth == anatomy.raw_depth:
-                        anatomy.read_raw(data[raw_from:at])
-                    anatomy.closes(depth)
+                    if reads:
+                        if depth == anatomy.raw_depth:
+                            anatomy.read_raw(data[raw_from:at])
+                        anatomy.closes(depth)
+                        if depth == watched and depth:
+                            skeleton.closes(at)
+                            watched = skeleton.watched
                     depth -= 1
                     if depth == _DEEPEST:
                         start = at
                 after_colon = False
             at += 1
-        if anatomy.raw_depth:
-            anatomy.read_raw(data[raw_from:size])
+        if reads:
+            if anatomy.raw_depth:
+                anatomy.read_raw(data[raw_from:size])
+            skeleton.end_read(-1 if not in_string else -2 if is_value else string_from)
         if in_string and depth <= _NAMED:
             held = (held + data[string_from:])[:_LONG]
         if depth <= _DEEPEST:
             kept += data[start : string_from if in_string else size]
-        self._depth, self._in_string, self._held = depth, in_string, held
+        self._depth, self._in_string, self._escaped, self._held = depth, in_string, escaped, held
         self._is_value, self._is_read, self._after_colon = is_value, is_read, after_colon
         return bytes(kept)
 

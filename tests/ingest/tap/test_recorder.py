@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from streamgauge.ingest.http1.heads import read_response_head
@@ -104,7 +105,13 @@ async def test_a_json_body_above_the_captured_size_is_condensed(read_bytes: int)
     assert (request.condensed, request.truncated) == (True, False)
     expected = [{"role": "user", "content": ""}, {"role": "assistant", "content": ""}]
     assert json.loads(request.body) == {"messages": expected, "stream": True}
-    assert request.anatomy == RequestAnatomy(
+    assert request.anatomy is not None
+    assert request.anatomy.segments is not None
+    assert [(one.role, one.size) for one in request.anatomy.segments] == [
+        ("user", 30_000),
+        ("assistant", 60_000),
+    ]
+    assert msgspec.structs.replace(request.anatomy, segments=None) == RequestAnatomy(
         [keyed_hash(b"q" * 30_000, b"k" * 32, kind=b"user_message")], [], 0
     )
     assert group.buffer.queued_bytes <= before
