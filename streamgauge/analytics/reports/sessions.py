@@ -174,7 +174,11 @@ def cache_misses(query: Query, session_id: str, first_at: datetime, last_at: dat
         FROM reasons WHERE n > 1 ORDER BY missed DESC, reason LIMIT 1""").to_dicts()
     if not rows or not (row := rows[0])["input"] or row["missed"] < LEAST_MISSED * row["input"]:
         return None
-    what = "the order of tools changes between requests" if row["reason"] == "order of tools" else _MISSES.get(row["reason"])
+    what = (
+        "the order of tools changes between requests"
+        if row["reason"] == "order of tools"
+        else _MISSES.get(row["reason"])
+    )
     what = what or f"{row['reason'].replace('_', ' ').removesuffix(' changed')} changes between requests"
     hours = max((row["until"] - row["since"]).total_seconds(), 60) / 3600
     per_hour = None if row["cost"] is None else row["cost"] / hours

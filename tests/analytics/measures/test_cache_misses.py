@@ -297,6 +297,13 @@ def segments_of(parts: Sequence[prompt_bodies.Expected]) -> list[Segment]:
     ]  # fmt: skip
 
 
+def is_continued(before: Sequence[prompt_bodies.Expected], after: Sequence[prompt_bodies.Expected]) -> bool:
+    """Whether all of the first prompt, or all of the second one, is in the other, wherever the marks are: the cache had what it needs."""
+    plain = [[part._replace(mark=None) for part in parts] for parts in (before, after)]
+    at = prompt_bodies.first_difference(*plain)
+    return at is not None and at >= min(len(before), len(after))
+
+
 def expected_reason(
     mutation: str, before: Sequence[prompt_bodies.Expected], after: Sequence[prompt_bodies.Expected]
 ) -> tuple[str, str | None]:
@@ -331,11 +338,10 @@ def test_mutated_prompts() -> None:
         one = prompt_bodies.prompt(rng, long=rng.random() < 0.5)
         other = mutate(rng, one)
         before, after = (prompt_bodies.rendered(each, dialect)[1] for each in (one, other))
-        at = prompt_bodies.first_difference(before, after)
-        if at is not None and at >= min(len(before), len(after)):
-            continue  # the last message was removed or became longer: all that the cache had is the same
+        if is_continued(before, after):
+            continue
         for n, each, parts in ((number, one, before), (number + 1, other, after)):
-            streams.append(chat(n, segments_of(parts), MISS, session=f"session {number}", model=each.model))
+            streams.append(chat(n, segments_of(parts), MISS, session=f"session-{number}", model=each.model))
         expected[stream_id(number + 1)] = mutation, expected_reason(mutation, before, after)
     rows = measure(finished(*streams), prompts=Prompts())["streams"]
     found = rows.select("stream_id", "cache_miss_reason", "cache_miss_segment").rows()
