@@ -84,6 +84,7 @@ def request(
     at_s: float | None = None,
     left_out: int = 0,
     conversation: dict[str, Any] | None = None,
+    model: str = "m",
     **more: Any,
 ) -> list[AnyRecord]:
     """The records of a request with this prompt. `usage`, or all `events` of the response; `more` is for `Opened`."""
@@ -102,7 +103,7 @@ def request(
     response = more.pop("response", head())
     return [
         opened(stream, path=path, headers=headers, wall_ns=wall_ns, **more),
-        Request(stream, 1, json.dumps({"model": "m"}).encode(), False, conversation=told),
+        Request(stream, 1, json.dumps({"model": model}).encode(), False, conversation=told),
         Frames(stream, 2, [((i + 1) * MS, read) for i, read in enumerate(reads)], response),
         closed(stream, 3, end_ns=9 * MS, response_bytes=sum(map(len, reads))),
     ]

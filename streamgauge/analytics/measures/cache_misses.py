@@ -65,6 +65,7 @@ _CHANGES = {
     "tool": "tools_changed",
     "system": "system_changed",
 }
+_MODEL_CHANGED = "model_changed", "model"
 _SECTIONS = [*_CHANGES, "message"]
 """Parts of a prompt in their order."""
 _GROUPS = {
@@ -118,7 +119,7 @@ def reason_of(row: StreamRow, prompt: Prompt, base: Prompt | None, shared: int) 
             return None
         return CacheMiss(_first_reason(row, [prompt], rule, tokens))
     could = _could_read(base, shared, whole=same_conversation, needs_marks=_needs_marks(row))
-    if cached >= HIT_SHARE * could - HIT_TOKENS:
+    if not could or (cached and cached >= HIT_SHARE * could - HIT_TOKENS):
         return None
     missed = max(0, min(could, tokens) - cached)
     early = _first_reason(row, [prompt, base], rule, min(could, tokens))
@@ -126,6 +127,8 @@ def reason_of(row: StreamRow, prompt: Prompt, base: Prompt | None, shared: int) 
         return CacheMiss(early, None, missed if early == "no_marker" else None)
     end = min(len(base.segments), len(prompt.segments))
     changed = _change(prompt.segments, base.segments, shared) if shared < end else None
+    if base.served is not None and _differ(base.served.request_model, row["request_model"]):
+        changed = _MODEL_CHANGED  # some requests name it only in their path
     if changed is None and base.left_out:
         return CacheMiss("not_comparable")
     if changed is not None and same_conversation:

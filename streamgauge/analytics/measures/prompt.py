@@ -17,6 +17,7 @@ _SETTINGS = ("model", "settings")
 class Served(NamedTuple):
     """Columns of `streams`: where a request was served, and with which tokens."""
 
+    request_model: str | None
     gateway: str | None
     provider: str | None
     server_instance: str | None

@@ -52,6 +52,8 @@ HELP: dict[str, str] = {
     "cache_money": "Saved: tokens read from the cache × (price of input - price of cached input). Paid for writes: tokens written × "
     "(price of the write - price of input). Wasted: the part for writes that no later request of the session (else client) read within "
     "5 min or 1 h.",
+    "cache_misses": "The reason for most of the input tokens that the prompt cache would have had (`cache_missed_tokens`): the provider's "
+    "own, else by comparing prompts. Money: their price - the price of cached input.",
     "aborted_tokens": "Output tokens of aborted streams, delivered or not, where they were reported.",
     "cached": "Input tokens served from the prompt cache / input tokens, over the streams that report both.",
     "answer_tokens": "Output tokens of the answers of a model that ended ok, where reported. The number is the median over streams.",

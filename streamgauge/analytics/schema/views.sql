@@ -518,7 +518,8 @@ SELECT
     web_searches_cost AS web_searches, input_total, output_total, total, low, high, currency,
     CASE WHEN NOT is_billed THEN NULL WHEN contradicts OR NOT input_fits OR NOT output_fits THEN 'usage_inconsistent'
         WHEN coalesce(guessed_input, guessed_output) IS NOT NULL THEN 'estimate' ELSE token_source END AS source,
-    cache_saved, cache_premium, cache_missed, cache_miss_reason, cache_miss_segment, CASE WHEN is_billed THEN amounts.reported_cost END AS reported_cost,
+    cache_saved, cache_premium, cache_missed, cache_missed_tokens, cache_miss_reason, cache_miss_segment,
+    CASE WHEN is_billed THEN amounts.reported_cost END AS reported_cost,
     CASE WHEN currency = 'USD' AND is_billed THEN amounts.reported_cost - total END AS reported_difference,
     CASE WHEN is_billed AND currency IS NULL THEN coalesce(if(price IS NULL, model, other_model), '(no model)') END AS unpriced_model
 FROM amounts;

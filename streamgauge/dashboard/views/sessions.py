@@ -126,6 +126,14 @@ def show_session(session_id: str) -> None:
     with box("Time", metric_help("session_time")):
         parts = time_split(pl.DataFrame([row], infer_schema_length=None))
         draw_split(parts, colors.SESSION_PARTS, "Time of the session")
+    if (missed := sessions.cache_misses(query, session_id, row["first_at"], row["last_at"])) is not None:
+        per_hour = missed.cost_per_hour
+        price = f", {spend.cost_text(per_hour, missed.currency)}/h" if per_hour is not None else ""
+        st.markdown(
+            f"Since {missed.since.astimezone(zone):%H:%M} {formatting.markdown(missed.what)}: "
+            f"{formatting.share(missed.share)} of the input{price}.",
+            help=metric_help("cache_misses"),
+        )
     show_timeline(requests)
     show_context(session_id)
     show_subagents(session_id)
