@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.prompts import Prompts
+from streamgauge.analytics.reports import prompt_reuse
+from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.store import Store
 from streamgauge.ingest.records import AnyRecord, ResponseHeaders, Segment
 from tests.analytics.prompts import chat_usage, finished, marked, prompt_of, request
 from tests.analytics.stores import new_store
-from tests.analytics.stream_records import head
+from tests.analytics.stream_records import START_NS, head
 
 LOST = ("expired", "short", "instance", "changed", "other")
 
@@ -141,3 +144,30 @@ def test_prompts_are_known_after_a_restart(store: Store) -> None:
     restored = Prompts()
     restored.restore(store.recent_prompts())
     assert reuse_of(store, sent(2, LONGER, 4400, 3968, at_s=30), known=restored)["available_tokens"] == 4000
+
+
+def test_router_saves_what_other_instances_had_read(store: Store) -> None:
+    hit = sent(1, prompt_of(1), 1000, 500, at_s=0, worker="a", session="other")
+    asked = [
+        hit,
+        sent(2, prompt_of(2)[:-1], 4000, 0, at_s=10, worker="a"),
+        sent(3, prompt_of(3), 4400, 0, at_s=30, worker="b"),
+    ]
+    known = Prompts()
+    for one in asked:
+        store.commit(Commit("", tables=measure(finished(one), prompts=known)))
+    with closing(store.cursor()) as cursor:
+        cursor.execute(
+            "INSERT INTO prices BY NAME SELECT 0 AS priority, '*' AS model, 4 AS input, 1 AS cached_input, 'USD' AS currency, 8 AS output, "
+            "4 AS cache_write_5m, 4 AS cache_write_1h, 4 AS input_audio, 4 AS input_image, 1 AS cached_audio, 8 AS reasoning, "
+            "8 AS output_audio, 8 AS output_image, 0 AS web_search"
+        )
+        since = datetime.fromtimestamp(START_NS / 1e9, UTC)
+        selection = Selection(since=since, until=since + timedelta(hours=1))
+        found = prompt_reuse.table(lambda sql: cursor.execute(sql).pl(), selection, "USD").to_dicts()
+    by_instance = {row["server_instance"]: row for row in found}
+    lost = by_instance["b"]["instance"] * 4400
+    assert 3000 < lost <= 4000
+    assert by_instance["b"]["router_saves"] == pytest.approx(lost * 3e-6)
+    assert by_instance["b"]["available"] == pytest.approx(lost / 4400)
+    assert by_instance["a"]["instance"] == 0
