@@ -8,6 +8,7 @@ the order of `reason_of` counts.
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import NamedTuple
 
 from streamgauge.analytics.measures.prompt import Prompt
@@ -93,6 +94,7 @@ def is_same_reason(provider: str, compared: str) -> bool:
     return _GROUPS.get(provider, provider) == compared
 
 
+@lru_cache(1_000)
 def rule_of(provider: str | None, model: str | None) -> CacheRule:
     of = (provider or "").lower(), (model or "").lower()
     return next(
@@ -114,7 +116,7 @@ def reason_of(row: StreamRow, prompt: Prompt, base: Prompt | None, shared: int) 
         return None
     rule = rule_of(row["provider"], row["response_model"] or row["request_model"])
     same_conversation = base is not None and _is_same_conversation(prompt, base, shared)
-    if base is None or not (same_conversation or shared >= sum(1 for _ in base.before_messages())):
+    if base is None or not (same_conversation or shared >= base.head_count):
         if cached:
             return None
         return CacheMiss(_first_reason(row, [prompt], rule, tokens))

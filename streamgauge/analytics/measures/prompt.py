@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 from streamgauge.analytics.schema.stream_columns import StreamRow
@@ -65,11 +65,13 @@ class Prompt:
 
     def is_continued(self, shared: int) -> bool:
         """Whether a prompt with as many equal first segments is of the same conversation: it has half of the messages."""
-        head = sum(1 for _ in self.before_messages())
+        head = self.head_count
         return shared > head and 2 * (shared - head) >= len(self.segments) - head
 
-    def before_messages(self) -> Iterator[Segment]:
-        return takewhile(lambda one: one.message < 0, self.segments)
+    @property
+    def head_count(self) -> int:
+        """Segments before the messages."""
+        return bisect_left(self.segments, 0, key=attrgetter("message"))
 
     @property
     def hashes(self) -> set[bytes]:

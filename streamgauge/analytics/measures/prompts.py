@@ -127,8 +127,11 @@ class Prompts:
         prompt.response_id = row["response_id"]
         prompt.output_bytes = (row["text_chars"] or 0) + (row["tool_call_chars"] or 0)
         prompt.served = served_of(row)
-        base = continued or _base(prompt, before)
-        shared = same_first(base.segments, prompt.segments) if base is not None else 0
+        if continued is not None:
+            base: Prompt | None = continued
+            shared = same_first(continued.segments, prompt.segments)
+        else:
+            base, shared = _base(prompt, before)
         miss = reason_of(row, prompt, base, shared)
         segments, tools = _rows(prompt, base, row, key, reuse_of(self._prefixes, prompt, row))
         if row["input_tokens"] is not None or row["ttft_ns"] is not None:
@@ -169,16 +172,19 @@ def _add_miss(row: StreamRow, miss: CacheMiss | None, counters: Counter[str]) ->
         row["cache_miss_source"] = "compared"
 
 
-def _base(prompt: Prompt, before: Sequence[Prompt]) -> Prompt | None:
-    """The remembered prompt that shares the most with this one; of several, the one used last."""
-    for one in reversed(before):
-        if one.segments and same_first(one.segments, prompt.segments) == len(one.segments):
-            return one
-    hashes, most, best = prompt.hashes if before else set(), 0, None
-    for one in reversed(before):
+def _base(prompt: Prompt, before: Sequence[Prompt]) -> tuple[Prompt | None, int]:
+    """The remembered prompt that shares the most with this one, and the number of equal first segments; of several, the one used
+    last."""
+    firsts = [0] * len(before)
+    for place in reversed(range(len(before))):
+        firsts[place] = same_first(before[place].segments, prompt.segments)
+        if firsts[place] == len(before[place].segments):
+            return before[place], firsts[place]
+    hashes, most, best, first = prompt.hashes if before else set(), 0, None, 0
+    for one, count in zip(reversed(before), reversed(firsts), strict=True):
         if (shared := len(hashes & one.hashes)) > most:
-            most, best = shared, one
-    return best
+            most, best, first = shared, one, count
+    return best, first
 
 
 def _complete(prompt: Prompt, asked: Conversation, before: Sequence[Prompt]) -> Prompt | None:
@@ -195,7 +201,7 @@ def _complete(prompt: Prompt, asked: Conversation, before: Sequence[Prompt]) -> 
         return None
     answered = continued.message_count
     output = blake2b((continued.response_id or continued.stream_id).encode(), digest_size=HASH_BYTES).digest()
-    head = [*prompt.before_messages()]
+    head = prompt.segments[: prompt.head_count]
     prompt.segments = [
         *head,
         *(one for one in continued.segments if one.message >= 0),
@@ -247,7 +253,7 @@ def _rows(
 
 def _add_tools(prompt: Prompt, base: Prompt | None, key: Any) -> list[tuple[Any, ...]]:
     """Set the tools of a prompt. Returns rows of `prompt_tools` if they are new in the session or were stored long ago."""
-    prompt.tools = [one for one in prompt.before_messages() if one.kind == "tool"]
+    prompt.tools = [one for one in prompt.segments[: prompt.head_count] if one.kind == "tool"]
     prompt.tools_stored_ns = prompt.started_ns
     if not prompt.tools:
         return []
