@@ -87,7 +87,7 @@ _RANKS = {"reasoning": 0, "tool_call": 2, "item": 3}
 """Of what a message has besides its content."""
 _SETTING_KINDS = frozenset({"model", "settings"})
 _SYSTEM_ROLES, _TOOL_ROLES = frozenset({"system", "developer"}), frozenset({"tool", "function"})
-_SPACES, _SEPARATORS, _COMMA = b" \t\r\n", b" \t\r\n,", 44
+_SPACE, _COMMA = b" ,"
 # Typed in the .pxd. Compiled code reads other globals from the module's dict.
 _MOST, _MOST_NAME, _MOST_SCALAR, _MOST_OPEN, _DEEPEST = (
     MAX_SEGMENTS, MAX_NAME_BYTES, MAX_SCALAR_BYTES, MAX_OPEN_CALLS, MAX_DEPTH
@@ -202,8 +202,8 @@ class PromptSkeleton:
 
     def _comma_before(self, at: int) -> int:
         """The first of the separators before this byte."""
-        data, start = self._data, self._from
-        while at > start and data[at - 1] in _SEPARATORS:
+        text, start = self._data, self._from
+        while at > start and (text[at - 1] <= _SPACE or text[at - 1] == _COMMA):
             at -= 1
         return at
 
@@ -212,11 +212,11 @@ class PromptSkeleton:
         if self._skips:
             return
         if self._drops_comma and to > self._from:
-            at = self._from
-            while at < to and self._data[at] in _SPACES:
+            at, text = self._from, self._data
+            while at < to and text[at] <= _SPACE:
                 at += 1
             self._drops_comma = at == to
-            if at < to and self._data[at] == _COMMA:
+            if at < to and text[at] == _COMMA:
                 self._hash.feed(self._data, self._from, at)
                 self._from = at + 1
         (self._hash if self._depth else self._rest).feed(self._data, self._from, to)
@@ -276,7 +276,8 @@ class PromptSkeleton:
             self._name_ends(frame, self._text(held, string_from, at), string_from if not held else -1, at)
 
     def _text(self, held: bytes, string_from: int, at: int) -> bytes:
-        return held[1:] + self._data[string_from:at] if held else self._data[string_from + 1 : at]
+        text = self._data  # in compiled code a pointer, whose slices are cheap
+        return held[1:] + text[string_from:at] if held else text[string_from + 1 : at]
 
     def _value(self, frame: int, name: int, text: bytes) -> None:
         if len(text) > _MOST_NAME:
