@@ -98,7 +98,7 @@ class CondensedBody:
             if in_string:
                 text_from, at = at, _text_end(data, at, size)
                 if is_read:
-                    anatomy.read(text[text_from:at])
+                    anatomy.read(text[text_from : min(at, size)])
                 if at >= size:
                     escaped = at > size
                     break
