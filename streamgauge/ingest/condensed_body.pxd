@@ -28,6 +28,11 @@ cdef class CondensedBody:
     )
     cdef bytes _walk(self, bytes data, bint reads)
 
+cdef class CodedBody(CondensedBody):
+    cdef readonly object decoding
+
+    cpdef bytes feed(self, bytes data)
+
 cdef extern from *:
     """
     #include <string.h>

@@ -14,6 +14,7 @@ import re
 
 import msgspec
 
+from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.prompt_skeleton import PromptSkeleton
 from streamgauge.ingest.records import RequestAnatomy
 from streamgauge.ingest.request_anatomy import AnatomyReader
@@ -44,7 +45,7 @@ class CondensedBody:
         self._anatomy = AnatomyReader(key)
         self._skeleton = PromptSkeleton(key)
         self.error: Exception | None = None
-        """Of the two. They read nothing after it."""
+        """Of what reads the anatomy. It reads nothing after it."""
         self._depth = 0
         self._in_string = self._escaped = False
         self._is_value = self._is_read = False
@@ -55,12 +56,15 @@ class CondensedBody:
         """Start of a string that an earlier read has not ended."""
 
     @property
-    def anatomy(self) -> RequestAnatomy:
-        """Of the bytes so far. Raises `error`."""
-        if self.error is not None:
-            raise self.error
-        segments, left_out = self._skeleton.segments()
-        return msgspec.structs.replace(self._anatomy.anatomy(), segments=segments, left_out=left_out)
+    def anatomy(self) -> RequestAnatomy | None:
+        """Of the bytes so far. None after an `error`."""
+        if self.error is None:
+            try:
+                segments, left_out = self._skeleton.segments()
+                return msgspec.structs.replace(self._anatomy.anatomy(), segments=segments, left_out=left_out)
+            except Exception as e:
+                self.error = e
+        return None
 
     def feed(self, data: bytes) -> bytes:
         """The next bytes of the result. A string follows with the read that ends it."""
@@ -156,7 +160,7 @@ class CondensedBody:
         if reads:
             if anatomy.raw_depth:
                 anatomy.read_raw(text[raw_from:size])
-            skeleton.end_read(-1 if not in_string else -2 if is_value else string_from)
+            skeleton.end_read(-1 if not in_string else -2 if is_value or held else string_from)
         if in_string and depth <= _NAMED:
             held = (held + text[string_from:size])[:_LONG]
         if depth <= _DEEPEST:
@@ -164,6 +168,18 @@ class CondensedBody:
         self._depth, self._in_string, self._escaped, self._held = depth, in_string, escaped, held
         self._is_value, self._is_read, self._after_colon = is_value, is_read, after_colon
         return bytes(kept)
+
+
+class CodedBody(CondensedBody):
+    """Condenses a body with a content coding."""
+
+    def __init__(self, key: bytes, decoding: BodyDecoder) -> None:
+        super().__init__(key)
+        self.decoding = decoding
+
+    def feed(self, data: bytes) -> bytes:
+        """What cannot be decoded is missing."""
+        return CondensedBody.feed(self, self.decoding.feed(data))
 
 
 # Compiled loops are the fastest. The interpreter needs 5 ms for 70 kB in a loop, and 1 ms with expressions.

@@ -22,19 +22,19 @@ cdef class PromptSkeleton:
     cdef bytearray _frames
     cdef bytes _data, _name_text, _setting, _type, _tool, _id, _mime, _mark, _scalar
     cdef bytes _role, _item_type, _item_tool, _item_id, _item_mark, _body_mark
-    cdef SegmentHash _hash, _rest, _before
+    cdef SegmentHash _hash, _rest, _before, _text_hash
     cdef str _kind, _shape
-    cdef bint _is_point, _is_first, _skips, _drops_comma, _in_message
+    cdef bint _is_point, _is_first, _skips, _drops_comma, _in_message, _in_text, _is_plain
     cdef list _pending, _last, _settings, _tools, _system, _messages, _current
     cdef dict _calls
 
     cpdef tuple segments(self)
     cdef begin_read(self, bytes data)
-    @cython.locals(size=int64_t, comma_at=int64_t)
+    @cython.locals(text='const uint8_t *', size=int64_t, at=int64_t)
     cdef end_read(self, int64_t name_from)
     @cython.locals(text='const uint8_t *', start=int64_t)
-    cdef int64_t _comma_before(self, int64_t at)
-    @cython.locals(text='const uint8_t *', at=int64_t)
+    cdef int64_t _mark_from(self, int64_t at) except -1
+    @cython.locals(text='const uint8_t *', one=SegmentHash)
     cdef _flush(self, int64_t to)
     @cython.locals(frame=int64_t, name=int64_t, kind=str)
     cdef string_begins(self, int64_t at, bint is_value)
@@ -44,7 +44,7 @@ cdef class PromptSkeleton:
     cdef bytes _text(self, bytes held, int64_t string_from, int64_t at)
     cdef _value(self, int64_t frame, int64_t name, bytes text)
     cdef _name_ends(self, int64_t frame, bytes text, int64_t string_from, int64_t at)
-    @cython.locals(comma_at=int64_t)
+    @cython.locals(at=int64_t)
     cdef _mark_begins(self, int64_t string_from)
     @cython.locals(frame=int64_t, name=int64_t, new=int64_t, kind=str)
     cdef opens(self, int64_t depth, int64_t at, bint is_array, bint is_value)
@@ -53,7 +53,7 @@ cdef class PromptSkeleton:
     @cython.locals(depth=int64_t, frame=int64_t, before=int64_t)
     cdef closes(self, int64_t at)
     cdef _begin(self, int64_t at, int64_t depth, str kind)
-    @cython.locals(kind=str, name=bytes, size=int64_t)
+    @cython.locals(kind=str, name=bytes, size=int64_t, one=SegmentHash)
     cdef _end(self, int64_t at)
     @cython.locals(rank=int64_t)
     cdef _add(self, str kind, bytes name, int64_t size, bytes digest)
