@@ -37,6 +37,7 @@ from streamgauge.analytics.intake.posted_items import (
 )
 from streamgauge.analytics.intake.store_endpoint import StoreEndpoint, item_queue
 from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.measures.prompts import Prompts
 from streamgauge.analytics.measures.sessions import Sessions
 from streamgauge.analytics.options import AnalyzeOptions
 from streamgauge.analytics.query.query_socket import QueryServer
@@ -152,6 +153,8 @@ class _Log:
         self._sessions = Sessions()
         # Responses of earlier runs, so that a conversation keeps its session across a restart.
         self._sessions.restore(store.recent_responses())
+        self._prompts = Prompts()
+        self._prompts.restore(store.recent_prompts())
         self._open()
 
     def _open(self) -> None:
@@ -176,6 +179,7 @@ class _Log:
                 fingerprint_key=self._store.fingerprint_key,
                 objectives=Objectives(options.objectives),
                 sessions=self._sessions,
+                prompts=self._prompts,
                 labels=options.labels,
             ),
             replace(

@@ -24,7 +24,7 @@ from streamgauge.ingest.private_files import make_private_folder, write_json
 from streamgauge.ingest.ready_file import read_of_running
 from streamgauge.settings.flags import load, load_with_running_parts, settings_options
 from streamgauge.settings.model import Settings
-from streamgauge.settings.values import format_option, parse_duration_s, print_report
+from streamgauge.settings.values import WholeNumber, format_option, parse_duration_s, print_report
 
 if TYPE_CHECKING:
     from streamgauge.analytics.storage.forget import Forgotten
@@ -44,7 +44,25 @@ class _Rows(dict[str, int]):
 
 @click.command("export")
 @click.option(
-    "--duckdb", "path", type=click.Path(path_type=Path, dir_okay=False), required=True, help="File to write."
+    "--duckdb", "path", type=click.Path(path_type=Path, dir_okay=False), help="DuckDB file to write."
+)
+@click.option(
+    "--trace",
+    nargs=2,
+    type=(click.Choice(["mooncake", "weka"]), click.Path(path_type=Path)),
+    metavar="mooncake|weka PATH",
+    help="Write a trace without text for benchmark tools: a JSONL file, or a folder with a JSON file per conversation.",
+)
+@click.option(
+    "--block-size",
+    type=WholeNumber(min=1, max=65_536),
+    metavar="TOKENS",
+    help="Tokens of a block of the trace.  [default: mooncake 512, weka 64]",
+)
+@click.option(
+    "--sessions",
+    is_flag=True,
+    help="Mooncake: later requests of a session wait for the one before. AIPerf repeats its prompt then.",
 )
 @click.option(
     "--since",
@@ -55,24 +73,40 @@ class _Rows(dict[str, int]):
 @settings_options("data", "store")
 @format_option()
 def export_command(
-    data: Path | None, store: str | None, path: Path, since: str | None, until: str | None, form: str
+    data: Path | None,
+    store: str | None,
+    path: Path | None,
+    trace: tuple[str, Path] | None,
+    block_size: int | None,
+    sessions: bool,
+    since: str | None,
+    until: str | None,
+    form: str,
 ) -> int:
-    """Export tables and views to a DuckDB file.
+    """Export tables to a DuckDB file, or a trace.
 
     Analytics may be running or stopped.
     """
     from streamgauge.analytics.storage.export import export
     from streamgauge.analytics.storage.location import locate
 
+    if (path is None) == (trace is None):
+        raise click.UsageError("Pass either --duckdb or --trace.")
     settings = load_with_running_parts({"data": data, "store": store})
+    location, begin, end = locate(settings.store, settings.data), instant(since), instant(until)
+    if trace is not None:
+        from streamgauge.commands.trace_export import export_trace
+
+        about = export_trace(
+            location, *trace, since=begin, until=end, block_size=block_size, by_session=sessions
+        )
+        print_report(
+            about, "{path}: {requests} requests in blocks of {block_size} tokens".format(**about), form
+        )
+        return 0
+    assert path is not None
     tables = _Rows()
-    streams = export(
-        locate(settings.store, settings.data),
-        path,
-        since=instant(since),
-        until=instant(until),
-        report=tables.__setitem__,
-    )
+    streams = export(location, path, since=begin, until=end, report=tables.__setitem__)
     size_bytes = path.stat().st_size
     found = {"file": str(path), "streams": streams, "size_bytes": size_bytes, "tables": tables}
     print_report(found, f"{path}: {streams} streams, {size_bytes / 2**20:.1f} MiB", form)

@@ -29,7 +29,7 @@ log = logging.getLogger("streamgauge")
 def mcp_command(http: bool, **given: Any) -> int:
     """Run the MCP server for agents.
 
-    The tools describe_tables, query, diagnose and stream only read. Analytics may be running or stopped. The server ends with its
+    The tools describe_tables, query, diagnose, stream and context only read. Analytics may be running or stopped. The server ends with its
     stdin or, with --http, at SIGTERM.
     """
     require("mcp")

@@ -76,7 +76,7 @@ def new_server(tools: Tools, version: str, *, hidden: str | None = None) -> MCPS
         return answer
 
     tool: Callable[..., Any]
-    for tool in (tools.describe_tables, tools.query, tools.diagnose, tools.stream):
+    for tool in (tools.describe_tables, tools.query, tools.diagnose, tools.stream, tools.context):
         title = tool.__name__.replace("_", " ").capitalize()
         server.add_tool(answering(tool), title=title, description=TEXTS[tool.__name__], annotations=READ_ONLY)
     return server

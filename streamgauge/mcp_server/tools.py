@@ -28,9 +28,10 @@ from streamgauge.analytics.query.child_process import MIB, UNTRUSTED
 from streamgauge.analytics.query.query_errors import QueryRejected
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.query.render import json_value
-from streamgauge.analytics.reports import blame, one_stream, table_columns
+from streamgauge.analytics.reports import blame, context, one_stream, table_columns
 from streamgauge.analytics.reports.one_stream import phases
 from streamgauge.analytics.reports.selection import Selection
+from streamgauge.analytics.schema.prompt_parts import CONTEXT_PARTS
 from streamgauge.analytics.storage.location import StoreLocation
 from streamgauge.settings.values import parse_duration_s
 
@@ -41,6 +42,7 @@ MAX_ANSWER_BYTES = 48 * 1024
 MAX_CELL_CHARS = 2000
 MAX_GROUPS = 20
 MAX_STALLS = 50
+MAX_TOOLS = 100
 TIMEOUT_S = 20.0
 LEAST_RANGE_S, MOST_RANGE_S = 60.0, 30 * 86400.0
 OWN_ROWS = 20_000
@@ -97,6 +99,16 @@ class Stream(TypedDict):
     phases: list[dict[str, Any]]
     stalls: list[dict[str, Any]]
     waited_for: dict[str, dict[str, int]]
+    note: str | None
+
+
+class Context(TypedDict):
+    """Answer of `context`."""
+
+    summary: str | None
+    growth: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    servers: list[dict[str, Any]]
     note: str | None
 
 
@@ -238,6 +250,32 @@ class Tools:
             "stalls": [_known(stall) for stall in stalls.iter_rows(named=True)],
             "waited_for": {name: parts for name, parts in waited.items() if parts},
             "note": _note(text, self._silence_note()),
+        }
+
+    def context(self, session_id: Annotated[str, about("session_id of the table streams.")]) -> Context:
+        """What fills the prompts of a session. Raises QueryError, ValueError."""
+        parts = context.parts(self._query, session_id, most=OWN_ROWS // len(CONTEXT_PARTS))
+        if parts.is_empty():
+            raise ValueError(
+                f"cannot show the context of the session {session_id[:80]!r}: no prompt of it is known. Query streams for its session_id."
+            )
+        growth = parts.pivot(on="part", index=["request", "turn"], values="tokens", aggregate_function="sum")
+        last_of_turn = growth.group_by("turn", maintain_order=True).last().sort("request")
+        carried = context.carried(self._query, session_id)
+        of = [
+            context.tools(self._query, session_id, by, most=MAX_TOOLS)
+            for by in (context.TOOL, context.SERVER)
+        ]
+        tools, servers = ([_known(row) for row in frame.iter_rows(named=True)] for frame in of)
+        left_out = last_of_turn.height - MAX_GROUPS
+        return {
+            "summary": context.carried_text(carried) if carried is not None else None,
+            "growth": [_known(row) for row in last_of_turn.tail(MAX_GROUPS).iter_rows(named=True)],
+            "tools": tools,
+            "servers": servers,
+            "note": _note(
+                f"{left_out} earlier turns are left out" if left_out > 0 else None, self._silence_note()
+            ),
         }
 
     def _silence_note(self) -> str | None:

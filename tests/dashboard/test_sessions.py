@@ -208,3 +208,41 @@ def test_page_without_sessions_says_how_to_name_one(
     assert not app.exception
     assert "No sessions yet" in page_text(app)
     assert "--session-header" in page_text(app)
+
+
+def test_page_of_a_session_shows_what_fills_its_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = datetime.now(UTC) - timedelta(seconds=60)
+    with filling(tmp_path) as connection:
+        ids = [str(UUID(int=n + 1)) for n in range(2)]
+        insert(connection, "streams", [
+            {"stream_id": stream_id, "session_id": "main", "turn": n + 1, "outcome": "ok", "started_at": at + timedelta(seconds=n),
+             "end_ns": S, "input_tokens": 1000 * (n + 1), "request_model": "m"}
+            for n, stream_id in enumerate(ids)
+        ])  # fmt: skip
+        insert(connection, "prompt_segments", [
+            {"stream_id": stream_id, "session_id": "main", "started_at": at + timedelta(seconds=n), "tool_set": 7, "tools_bytes": 1000,
+             "system_bytes": 1000, "text_bytes": 2000 * (n + 1), "image_bytes": 0, "audio_bytes": 0, "file_bytes": 0, "reasoning_bytes": 0,
+             "tool_call_bytes": 0, "tool_result_bytes": 2000 * n, "other_bytes": 0, "settings_bytes": 9, "kinds": ["tool_call"],
+             "names": ["Read"], "messages": [1], "hashes": [5]}
+            for n, stream_id in enumerate(ids)
+        ])  # fmt: skip
+        insert(connection, "prompt_tools", [
+            {"stream_id": ids[0], "tool_set": 7, "position": n, "name": name, "mcp_server": server, "size": 500}
+            for n, (name, server) in enumerate([("Read", None), ("mcp__db__list", "db")])
+        ])  # fmt: skip
+    app = open_page(tmp_path, monkeypatch, "sessions", session="main")
+    text = page_text(app)
+    assert "1 of 2 tools used; the others are 8 % of each request." in text
+    rows = {row["Tool"]: row for row in table(app, "Carried by tool")}
+    assert (rows["Read"]["Calls"], rows["mcp__db__list"]["Calls"], rows["mcp__db__list"]["MCP server"]) == (
+        "1",
+        "0",
+        "db",
+    )
+    assert rows["Read"]["Tokens each"] == "125"
+    app = open_page(
+        tmp_path, monkeypatch, "sessions", session="main", **{"tools-by": "MCP server", "context": "bytes"}
+    )
+    assert [row["Tools"] for row in table(app, "Carried by MCP server")] == ["1", "1"]

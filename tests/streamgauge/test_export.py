@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -102,3 +103,43 @@ def test_duration_counts_back_from_now_and_times_are_utc() -> None:
     assert instant("2026-11-22T07:00:00+02:00") == datetime(2026, 11, 22, 5, tzinfo=UTC)
     with pytest.raises(click.BadParameter, match="neither a duration"):
         instant("tomorrow")
+
+
+def trace(data: Path, form: str, path: Path, *argv: str) -> Result:
+    return CliRunner().invoke(export_command, ["--data", str(data), "--trace", form, str(path), *argv])
+
+
+def test_trace_is_a_private_file_with_its_block_size_beside_it(data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "day.jsonl"
+    done = trace(data, "mooncake", file, "--block-size", "128")
+    assert (done.exit_code, done.output) == (0, f"{file}: {STREAMS} requests in blocks of 128 tokens\n")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["timestamp"] for line in lines] == [*range(STREAMS)]
+    about = json.loads((tmp_path / "day.jsonl.about.json").read_text())
+    assert (about["format"], about["block_size"], about["without_prompt"]) == ("mooncake", 128, STREAMS)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_trace_has_the_requests_of_the_range(data: Path, tmp_path: Path) -> None:
+    since = (START + timedelta(milliseconds=2)).isoformat()
+    until = (START + timedelta(milliseconds=4)).isoformat()
+    done = trace(data, "mooncake", tmp_path / "t", "--since", since, "--until", until)
+    assert "2 requests" in done.output
+
+
+def test_requests_without_a_session_are_not_in_a_weka_trace(data: Path, tmp_path: Path) -> None:
+    assert trace(data, "weka", tmp_path / "t", "--format", "json").exit_code == 0
+    about = json.loads((tmp_path / "t.about.json").read_text())
+    assert (about["requests"], about["without_session"], about["block_size"]) == (0, STREAMS, 64)
+    assert [*(tmp_path / "t").iterdir()] == []
+
+
+def test_trace_replaces_no_file_and_is_no_part_of_a_database(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("mine")
+    done = trace(data, "mooncake", tmp_path / "t")
+    assert isinstance(done.exception, OSError)
+    assert "it exists. Choose another name" in str(done.exception)
+    assert (tmp_path / "t").read_text() == "mine"
+    for argv in (["--duckdb", "x", "--trace", "weka", "y"], []):
+        done = CliRunner().invoke(export_command, ["--data", str(data), *argv])
+        assert "Pass either --duckdb or --trace." in done.output

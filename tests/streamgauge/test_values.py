@@ -54,8 +54,9 @@ def test_flags_with_allowed_values_are_found() -> None:
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("wrong", [*WRONG, "nan", "-1"])
 def test_wrong_value_of_a_flag_names_the_allowed_ones(option: click.Option, wrong: str) -> None:
+    kind = option.type.types[0] if isinstance(option.type, click.Tuple) else option.type
     with pytest.raises(click.BadParameter) as refused:
-        option.type.convert(wrong, option, None)
+        kind.convert(wrong, option, None)
     message = refused.value.format_message()
     assert option.opts[0] in message
     assert repr(wrong) in message

@@ -47,7 +47,7 @@ from streamgauge.analytics.dialects.events import (
 from streamgauge.analytics.dialects.json_reader import Event, JSONReader
 from streamgauge.analytics.dialects.server_stats import stat_of
 from streamgauge.analytics.dialects.tolerant_json import arguments_of, member_of, whole_number
-from streamgauge.analytics.dialects.usage import with_iterations
+from streamgauge.analytics.dialects.usage import cache_miss, with_iterations
 
 BEDROCK_METRICS = "amazon-bedrock-invocationMetrics"
 _COUNT_TOKENS = "/messages/count_tokens"
@@ -75,10 +75,22 @@ class _Block(msgspec.Struct):
     is_error: bool | None = None
 
 
+class _CacheMiss(msgspec.Struct):
+    type: Annotated[str, kept.TITLE] = ""
+    cache_missed_input_tokens: kept.Count = None
+
+
+class _Diagnostics(msgspec.Struct):
+    """What the client asked for with `diagnostics.previous_message_id`."""
+
+    cache_miss_reason: _CacheMiss | None = None
+
+
 class _Message(msgspec.Struct):
     id: kept.Word = None
     model: kept.Name = None
     usage: kept.Report = None
+    diagnostics: _Diagnostics | None = None
 
 
 class _Body(_Message):
@@ -160,7 +172,14 @@ class AnthropicReader(JSONReader, event=_Event, body=_Body):
             call.arguments = call.arguments or "{}"  # a whole body has {} for no arguments
         usage = self._overlay(whole.usage, final=True)
         return [
-            DecodedEvent(deltas=[delta], usage=usage, terminal=True, response_id=whole.id, model=whole.model)
+            DecodedEvent(
+                deltas=[delta],
+                usage=usage,
+                terminal=True,
+                response_id=whole.id,
+                model=whole.model,
+                billing=_cache_miss(whole),
+            )
         ]
 
     def _delta(self, event: _Event) -> DecodedEvent | TextDelta:
@@ -201,6 +220,7 @@ class AnthropicReader(JSONReader, event=_Event, body=_Body):
             usage=self._overlay(message.usage, final=False),
             response_id=message.id,
             model=message.model,
+            billing=_cache_miss(message),
         )
 
     def _message_delta(self, event: _Event) -> DecodedEvent:
@@ -245,6 +265,14 @@ def normalised(raw: dict[str, Any]) -> Usage:
         cached_input_tokens=parts[1],
         raw=raw,
     )
+
+
+def _cache_miss(message: _Message) -> dict[str, Any] | None:
+    """Other types than a change say nothing about the prompt."""
+    found = message.diagnostics.cache_miss_reason if message.diagnostics is not None else None
+    if found is None or not found.type.endswith("_changed"):
+        return None
+    return cache_miss(found.type, found.cache_missed_input_tokens)
 
 
 def _block(block: _Block, key: int) -> ChoiceDelta | None:

@@ -34,6 +34,7 @@ from streamgauge.analytics.dialects.events import (
 )
 from streamgauge.analytics.dialects.openai_responses_types import (
     ABSENT,
+    CacheDiagnostics,
     Event,
     Item,
     Snapshot,
@@ -46,7 +47,7 @@ from streamgauge.analytics.dialects.openai_responses_types import (
 )
 from streamgauge.analytics.dialects.server_stats import stats_of
 from streamgauge.analytics.dialects.tolerant_json import arguments_of, compact, decode_or_none, member_of
-from streamgauge.analytics.dialects.usage import searches_in, term, usage_of
+from streamgauge.analytics.dialects.usage import cache_miss, searches_in, term, usage_of
 
 CLIENT_TOOLS = frozenset({"function_call", "custom_tool_call"})
 IMAGE_ITEM = "image_generation_call"
@@ -345,11 +346,17 @@ def _snapshot(kind: str, response: Snapshot) -> DecodedEvent:
         billing={
             "service_tier": term(response.service_tier),
             "web_searches": searches_in(response.tool_usage),
+            **(_cache_miss(response.prompt_cache_diagnostics) or {}),
         },
     )
     if kind not in ("response.created", "response.in_progress", "response.queued"):
         add_final_status(decoded, status, response.error, failed=bool(response.error))
     return decoded
+
+
+def _cache_miss(found: CacheDiagnostics | None) -> dict[str, Any] | None:
+    is_miss = found is not None and found.type == "cache_miss"
+    return cache_miss(found.reason, found.cache_missed_tokens) if found is not None and is_miss else None
 
 
 def _is_search(item: Item) -> bool:

@@ -40,6 +40,16 @@ class Item(msgspec.Struct):
     summary: msgspec.Raw = NOTHING
 
 
+class CacheDiagnostics(msgspec.Struct):
+    """What the client asked for with `prompt_cache_options.comparison_response_id`."""
+
+    type: Annotated[str, kept.TITLE] = ""
+    """cache_hit, cache_miss, comparison_response_not_found or unavailable."""
+    reason: kept.Name = None
+    """Of a cache_miss."""
+    cache_missed_tokens: kept.Count = None
+
+
 class Snapshot(msgspec.Struct):
     """A response object."""
 
@@ -53,6 +63,7 @@ class Snapshot(msgspec.Struct):
     service_tier: kept.Term = None
     tool_usage: kept.Report = None
     """Counts of the server's tools."""
+    prompt_cache_diagnostics: CacheDiagnostics | None = None
     output: Annotated[msgspec.Raw, kept.OUTPUT] = NOTHING
     """Nearly always streamed before."""
 

@@ -209,6 +209,17 @@ def cost_in(raw: dict[str, Any]) -> float | None:
     return amount if amount is not None and amount >= 0 else None
 
 
+def cache_miss(reason: str | None, tokens: Any) -> dict[str, Any] | None:
+    """Columns of `streams` with the provider's own reason for a miss of the prompt cache. None without a reason."""
+    if not (reason and is_name(reason)):
+        return None
+    return {
+        "cache_miss_reason": reason,
+        "cache_miss_source": "provider",
+        "cache_missed_tokens": whole_number(tokens),
+    }
+
+
 def term(value: Any) -> str | None:
     """A service tier, speed or region in lower case. None if it is unknown, left to the provider (`auto`) or no identifier.
 

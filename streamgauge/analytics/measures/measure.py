@@ -49,6 +49,7 @@ from streamgauge.analytics.measures.headers import (
 )
 from streamgauge.analytics.measures.operation import is_side_call, is_web, operation_of, transport_of
 from streamgauge.analytics.measures.outcome import LOST, Verdict, verdict_of
+from streamgauge.analytics.measures.prompts import Prompts
 from streamgauge.analytics.measures.rate_limits import columns_of, limits_in_headers, limits_in_stats
 from streamgauge.analytics.measures.sessions import Sessions
 from streamgauge.analytics.measures.waits import split_stream
@@ -107,6 +108,7 @@ def measure(
     objectives: Objectives = _DEFAULT_OBJECTIVES,
     sessions: Sessions | None = None,
     labels: Sequence[Label] = (),
+    prompts: Prompts | None = None,
 ) -> dict[str, pl.DataFrame]:
     """The rows of finished streams by table, with the columns and types of schema.sql.
 
@@ -117,6 +119,7 @@ def measure(
         return {table: rows.clear() for table, rows in _EMPTY.items()}
     rows = [_row(stream, stall, fingerprint_key, counters) for stream in finished]
     (sessions or Sessions()).add_to(rows, finished)
+    of_prompts = (prompts or Prompts()).add_to(rows, finished, counters)
     if labels:
         for row, stream in zip(rows, finished, strict=True):
             row["labels"] = labels_of(labels, stream.opened, stream.conversation, row["client_app"])
@@ -134,6 +137,7 @@ def measure(
         "usage_reports": _usage_reports(finished, counters),
         "server_stats": _server_stats(finished),
         "output_waits": _output_waits(finished),
+        **of_prompts,
     }
     return tables | (
         {COUNTER_PARTS.name: frame_of_rows(COUNTER_PARTS, list(counters.items()))} if counters else {}
@@ -332,7 +336,7 @@ def _add_body(
 
 
 def _add_billing(row: StreamRow, body: DecodedBody) -> None:
-    """What changes the price of the request, stated outside of the usage report."""
+    """What changes the price of the request or says why the prompt cache missed, stated outside of the usage report."""
     known = cast("Mapping[str, Any]", row)
     _set(row, {column: known[column] or value for column, value in body.billing.items()})
     if row["dialect"] == "openai_chat" and row["web_searches"] is None and row["output_tokens"]:

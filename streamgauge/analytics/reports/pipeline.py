@@ -78,6 +78,15 @@ def counters(query: Query) -> pl.DataFrame:
     return query("SELECT name, value FROM counters ORDER BY name LIMIT 500")
 
 
+def equal_cache_miss_reasons(counters: pl.DataFrame) -> tuple[int, int]:
+    """(requests with a provider's reason and one by comparison, those of them where both agree), from rows of `counters`."""
+    both, equal = (
+        counters.filter(pl.col("name") == f"cache_miss_reasons.{name}")["value"].sum()
+        for name in ("both", "equal")
+    )
+    return int(both), int(equal)
+
+
 def losses(query: Query) -> pl.DataFrame:
     """The latest 200 losses."""
     return query("""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import polars as pl
@@ -19,7 +19,7 @@ from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.dimensions import TO_MODEL
 from streamgauge.analytics.schema.outcomes import IS_ERROR, REQUESTS
-from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.analytics.schema.sql_quoting import instant, literal
 
 ORDERS: dict[str, str] = {
     "newest": "max(started_at) DESC",
@@ -131,6 +131,58 @@ def requests(query: Query, session_id: str, *, most: int = 500) -> pl.DataFrame:
     return query(
         f"SELECT * FROM session_turns WHERE session_id = {literal(session_id)} ORDER BY request LIMIT {most:d}"
     )
+
+
+LEAST_MISSED = 0.05
+"""Share of a session's input from which a reason of cache misses is worth a line."""
+_MISSES = {
+    "model_changed": "the model changes between requests", "tools_changed": "the tools change between requests",
+    "system_changed": "the system text changes between requests", "messages_changed": "earlier messages change between requests",
+    "expired": "requests come after the lifetime of the prompt cache", "no_marker": "requests have no mark for the prompt cache",
+    "marker_changed": "the marks for the prompt cache change between requests", "too_short": "prompts are too short for the cache",
+    "other_provider": "requests alternate between providers", "other_region": "requests alternate between regions",
+    "other_instance": "requests alternate between server instances", "unexplained": "the provider does not read the prompt cache",
+    "parallel_request": "requests begin before the prompt is cached", "input_changed": "earlier input changes between requests",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CacheMisses:
+    """The reason of most of the input that a session's prompt cache missed."""
+
+    since: datetime
+    what: str
+    """As part of a sentence: `the order of tools changes between requests`."""
+    share: float
+    """Of the input since then."""
+    cost_per_hour: float | None
+    currency: str | None
+
+
+def cache_misses(query: Query, session_id: str, first_at: datetime, last_at: datetime) -> CacheMisses | None:
+    """Of a session with requests in this time. None below `LEAST_MISSED`, or with one request."""
+    rows = query(f"""
+        WITH requests AS (
+            SELECT *, CASE WHEN cache_miss_reason = 'tools_changed' AND cache_miss_segment = 'order of tools' THEN cache_miss_segment
+                ELSE cache_miss_reason END AS reason
+            FROM spend WHERE started_at BETWEEN {instant(first_at)} AND {instant(last_at)} AND session_id = {literal(session_id)}),
+        reasons AS (
+            SELECT reason, min(started_at) AS since, max(started_at) AS until, count(*) AS n, any_value(currency) AS currency,
+                sum(cache_missed_tokens) AS missed, sum(cache_missed) AS cost
+            FROM requests WHERE cache_missed_tokens > 0 GROUP BY reason)
+        SELECT *, (SELECT sum(input_tokens) FROM requests WHERE started_at >= since) AS input
+        FROM reasons WHERE n > 1 ORDER BY missed DESC, reason LIMIT 1""").to_dicts()
+    if not rows or not (row := rows[0])["input"] or row["missed"] < LEAST_MISSED * row["input"]:
+        return None
+    what = (
+        "the order of tools changes between requests"
+        if row["reason"] == "order of tools"
+        else _MISSES.get(row["reason"])
+    )
+    what = what or f"{row['reason'].replace('_', ' ').removesuffix(' changed')} changes between requests"
+    hours = max((row["until"] - row["since"]).total_seconds(), 60) / 3600
+    per_hour = None if row["cost"] is None else row["cost"] / hours
+    return CacheMisses(row["since"], what, min(1.0, row["missed"] / row["input"]), per_hour, row["currency"])
 
 
 # The requests and pauses of one session as bars, one row per turn. Pure.

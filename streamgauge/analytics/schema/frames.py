@@ -18,7 +18,7 @@ _POLARS = {
     "UUID": pl.String(), "VARCHAR": pl.String(), "BOOLEAN": pl.Boolean(), "TIMESTAMPTZ": pl.Datetime("us", "UTC"),
     "SMALLINT": pl.Int16(), "INTEGER": pl.Int32(), "BIGINT": pl.Int64(), "FLOAT": pl.Float32(), "DOUBLE": pl.Float64(),
     "VARCHAR[]": pl.List(pl.String), "SMALLINT[]": pl.List(pl.Int16), "INTEGER[]": pl.List(pl.Int32),
-    "MAP(VARCHAR,VARCHAR)": pl.Map(pl.String, pl.String),
+    "BIGINT[]": pl.List(pl.Int64), "MAP(VARCHAR,VARCHAR)": pl.Map(pl.String, pl.String),
 }  # fmt: skip
 _MOST_SHARED = 1_000
 """Rows of a column without a value that is kept for the next frame."""

@@ -214,6 +214,20 @@ class StreamRow(TypedDict):
     """Reported input tokens written to a cache, part of input_tokens."""
     cache_write_1h_tokens: Integer
     """Of them, those written for an hour. The others are kept for 5 minutes, or as long as the vendor keeps them."""
+    cache_miss_reason: Annotated[Text, ATTRIBUTE]
+    """Why the prompt cache missed: model_changed, settings_changed, tools_changed, system_changed, messages_changed, expired …
+    (measurement.md). NULL: a hit, or unknown.
+
+    Why the prompt was not read from the cache although an earlier request of the session had written it.
+    """
+    cache_miss_segment: Text
+    """First part of the prompt that changed, by comparison: model, settings NAME, tool N NAME, order of tools, system N, message N
+    (numbers from 0)."""
+    cache_miss_source: Text
+    """provider: the reason is the one in the response, because the client asked for it. compared: the prompts of two requests were
+    compared."""
+    cache_missed_tokens: Annotated[Integer, ATTRIBUTE]
+    """Input tokens that the cache would have had without the reason, as the provider reports them, else estimated. NULL if unknown."""
     input_audio_tokens: Annotated[Integer, CONVENTION]
     """Reported audio tokens, part of input_tokens."""
     input_image_tokens: Annotated[Integer, CONVENTION]

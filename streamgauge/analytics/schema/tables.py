@@ -168,6 +168,8 @@ HOP_CHANGES = _of_hop("hop_changes")
 ALERT_EVENTS = _seldom("alert_events", time_column="changed_at", key="alert_id, state, changed_at")
 ALERT_RULES = _from_settings("alert_rules", key="rule")
 SILENCES = _seldom("silences", retention=Retention.ROLLUPS, time_column="created_at")
+PROMPT_SEGMENTS = _of_stream("prompt_segments", key="stream_id")
+PROMPT_TOOLS = _of_stream("prompt_tools", key="stream_id, position")
 MAX_SILENCE_S = 30 * 86_400
 
 TABLES = tuple(value for value in [*globals().values()] if isinstance(value, Table))

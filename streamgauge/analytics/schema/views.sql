@@ -395,7 +395,7 @@ SELECT model AS model_glob, contains(model, '*') OR contains(model, '?') AS is_g
     'service_tier': service_tier, 'speed': speed, 'inference_region': inference_region} AS rule
 FROM internal.price_list;
 
--- Estimated cost of each request by the price list: amounts by kind of token, and their sum `total` in `currency`. source: of the token counts; estimate: not all were reported; usage_inconsistent: the report contradicts itself. Then total lies between low and high. NULL: no price, or not billed as far as known. reported_cost: in USD as the provider reports it, and reported_difference: how much more it is than the total.
+-- Estimated cost of each request by the price list: amounts by kind of token, and their sum `total` in `currency`. source: of the token counts; estimate: not all were reported; usage_inconsistent: the report contradicts itself. Then total lies between low and high. NULL: no price, or not billed as far as known. cache_missed: what cache_missed_tokens cost more than read from the cache. reported_cost: in USD as the provider reports it, and reported_difference: how much more it is than the total.
 CREATE OR REPLACE VIEW spend AS
 WITH candidates AS (
     SELECT *, (
@@ -497,7 +497,10 @@ WITH candidates AS (
             + if(contradicts, (all_input - text_in) * price.input + (all_output - text_out) * price.output, 0) / 1e6
             + coalesce(greatest(unexplained_tokens, 0) * greatest(price.input, price.output, price.reasoning), 0) / 1e6 AS high,
         (cached * price.input + other_cached * other.input) / 1e6 - cached_input AS cache_saved,
-        cache_write_5m + cache_write_1h - (written * price.input + other_written * other.input) / 1e6 AS cache_premium
+        cache_write_5m + cache_write_1h - (written * price.input + other_written * other.input) / 1e6 AS cache_premium,
+        -- Missed tokens are written to the cache again where the report counts what is written.
+        cache_missed_tokens * (if(written > 0, if(written_1h > 0, price.cache_write_1h, price.cache_write_5m), price.input)
+            - price.cached_input) / 1e6 AS cache_missed
     -- As a struct, because the amounts have the names of the prices.
     FROM parts LEFT JOIN (SELECT price_list AS price FROM internal.price_list) ON price.priority = price_priority
         LEFT JOIN (SELECT price_list AS other FROM internal.price_list) ON other.priority = other_priority
@@ -515,7 +518,8 @@ SELECT
     web_searches_cost AS web_searches, input_total, output_total, total, low, high, currency,
     CASE WHEN NOT is_billed THEN NULL WHEN contradicts OR NOT input_fits OR NOT output_fits THEN 'usage_inconsistent'
         WHEN coalesce(guessed_input, guessed_output) IS NOT NULL THEN 'estimate' ELSE token_source END AS source,
-    cache_saved, cache_premium, CASE WHEN is_billed THEN amounts.reported_cost END AS reported_cost,
+    cache_saved, cache_premium, cache_missed, cache_missed_tokens, cache_miss_reason, cache_miss_segment,
+    CASE WHEN is_billed THEN amounts.reported_cost END AS reported_cost,
     CASE WHEN currency = 'USD' AND is_billed THEN amounts.reported_cost - total END AS reported_difference,
     CASE WHEN is_billed AND currency IS NULL THEN coalesce(if(price IS NULL, model, other_model), '(no model)') END AS unpriced_model
 FROM amounts;
@@ -528,8 +532,8 @@ SELECT
     sum(COLUMNS(['input_tokens', 'cached_input_tokens', 'cache_write_tokens', 'cache_write_1h_tokens', 'output_tokens',
         'reasoning_tokens']))::BIGINT,
     sum(COLUMNS(['input', 'cached_input', 'cache_write_5m', 'cache_write_1h', 'input_audio', 'input_image', 'output', 'reasoning',
-        'output_audio', 'output_image', 'web_searches', 'total', 'low', 'high', 'cache_saved', 'cache_premium', 'reported_cost',
-        'reported_difference']))
+        'output_audio', 'output_image', 'web_searches', 'total', 'low', 'high', 'cache_saved', 'cache_premium', 'cache_missed',
+        'reported_cost', 'reported_difference']))
 FROM spend GROUP BY ALL;
 
 -- Budgets in their current period: spend so far with its range, burn rates (spend in the last 5 m to 6 h / the budget's mean rate), and the forecast of the whole period with its range for 90 %. Amounts are in the budget's currency. reasons (spent, burn, forecast) and severity: if it needs attention.
@@ -619,6 +623,65 @@ WITH uses AS (
 SELECT stream_id, started_at, cache_write_tokens, cache_write_1h_tokens, read_at,
     CASE WHEN read_at < kept_until THEN true WHEN kept_until < now() THEN false END AS read_again
 FROM uses WHERE cache_write_tokens > 0;
+
+-- Sizes of the prompts of requests, without inner streams of hops, and their tokens per byte of text: reported, else usual for the model.
+CREATE OR REPLACE VIEW internal.prompt_sizes AS
+WITH sizes AS (
+    SELECT stream_id, started_at, streams.session_id, turn, gateway, coalesce(request_model, response_model) AS model, input_tokens,
+        tool_set, COLUMNS('.*_bytes'), $WEIGHTED_BYTES AS weighted_bytes,
+        input_tokens / nullif(weighted_bytes, 0) AS ratio
+    FROM (SELECT stream_id, started_at, tool_set, COLUMNS('.*_bytes') FROM prompt_segments)
+    JOIN (SELECT stream_id, started_at, session_id, turn, gateway, request_model, response_model, input_tokens FROM streams) AS streams
+        USING (stream_id, started_at)
+    WHERE stream_id NOT IN (SELECT inner_stream_id FROM hops)
+)
+SELECT sizes.*, coalesce(ratio, usual, $TOKENS_PER_PROMPT_BYTE) AS tokens_per_byte
+FROM sizes LEFT JOIN (SELECT model, median(ratio) AS usual FROM sizes GROUP BY model) USING (model);
+
+-- What fills the prompts, one row per request and part that it has: tools, system, history, tool results, images, files. Tokens are the reported ones divided by bytes; images and files weigh less than text. Without a report they follow from the usual tokens per byte of the model.
+CREATE OR REPLACE VIEW context_parts AS
+SELECT stream_id, started_at, session_id, turn, gateway, model, part.part, part.bytes::BIGINT AS bytes,
+    round(part.weight * part.bytes * tokens_per_byte)::BIGINT AS tokens
+FROM (SELECT *, unnest([$PARTS_OF_PROMPT]) AS part FROM internal.prompt_sizes) WHERE part.bytes > 0;
+
+-- Tools in the prompts, one row per session and tool: its MCP server, how many requests carry it, bytes and estimated tokens in all of them together, and how often the session has called it.
+CREATE OR REPLACE VIEW context_tools AS
+WITH calls AS (
+    SELECT session_id, name, count(DISTINCT (message, hash)) AS calls FROM (
+        SELECT session_id, unnest(kinds) AS kind, unnest(names) AS name, unnest(messages) AS message, unnest(hashes) AS hash
+        FROM prompt_segments
+    ) WHERE kind = 'tool_call' GROUP BY ALL
+), carried AS (
+    SELECT session_id, model, tools.name, mcp_server, count(*) AS requests, sum(size)::BIGINT AS bytes,
+        round(sum(size * tokens_per_byte))::BIGINT AS tokens, min(started_at) AS first_at, max(started_at) AS last_at
+    FROM internal.prompt_sizes JOIN (SELECT DISTINCT tool_set, position, name, mcp_server, size FROM prompt_tools) AS tools
+        USING (tool_set)
+    GROUP BY ALL
+)
+SELECT carried.*, coalesce(calls, 0) AS calls
+FROM carried LEFT JOIN calls ON carried.session_id IS NOT DISTINCT FROM calls.session_id AND carried.name = calls.name;
+
+-- Reuse of prompts, one row per request with reported tokens and a known prompt: what a prompt cache could have (available_tokens), what was read from it (delivered_tokens), and tokens lost because they expired, are too few, were read by another instance, stand behind a change, or for another reason.
+CREATE OR REPLACE VIEW prompt_reuse AS
+-- The parts do not overlap. Of a hop, only the inner stream counts: the outer one has the same prompt.
+WITH prompts AS (
+    SELECT streams.*, coalesce(request_model, response_model) AS model, seen_tokens, kept_tokens, available_tokens, instance_tokens,
+        cached_input_tokens AS delivered_tokens, delivered_tokens IS NOT NULL AS is_known,
+        cache_miss_reason LIKE '%_changed' AND cache_miss_reason <> 'marker_changed' AS has_changed
+    FROM prompt_segments JOIN streams USING (stream_id, started_at)
+    WHERE seen_tokens IS NOT NULL AND stream_id NOT IN (SELECT outer_stream_id FROM hops)
+)
+SELECT
+    stream_id, started_at, gateway, provider, model, client_id, session_id, server_instance,
+    input_tokens, seen_tokens, available_tokens, delivered_tokens,
+    if(is_known, greatest(0, seen_tokens - greatest(kept_tokens, delivered_tokens)), NULL) AS lost_expired_tokens,
+    if(is_known, greatest(0, kept_tokens - greatest(available_tokens, delivered_tokens)), NULL) AS lost_short_tokens,
+    if(is_known AND instance_tokens IS NOT NULL, greatest(0, available_tokens - greatest(instance_tokens, delivered_tokens)), NULL)
+        AS lost_instance_tokens,
+    if(is_known, if(has_changed, greatest(0, least(delivered_tokens + cache_missed_tokens, input_tokens)
+        - greatest(seen_tokens, delivered_tokens)), 0), NULL) AS lost_changed_tokens,
+    if(is_known, greatest(0, coalesce(instance_tokens, available_tokens) - delivered_tokens), NULL) AS lost_other_tokens
+FROM prompts;
 
 -- Tokens without use, one row per stream: failed attempts, repeated requests, clients that disconnected, errors after output.
 CREATE OR REPLACE VIEW wasted_tokens AS

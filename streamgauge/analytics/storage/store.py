@@ -16,13 +16,15 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import duckdb
 import polars as pl
 
 from streamgauge.analytics.assembly.partition import LogPosition
 from streamgauge.analytics.measures.minute_rows import rollups
+from streamgauge.analytics.measures.prompt import Served
+from streamgauge.analytics.reports.prompts import prompts
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.storage import database, ducklake_format
 from streamgauge.analytics.storage.catalog import NAME, Catalog, Conflict
@@ -45,6 +47,21 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 1.0
 """Pauses between attempts of a transaction that conflicts with another. They double, and add up to about 30 s."""
 SESSION_DAYS, MAX_RESPONSES = 1, 10_000
 """Age and number of the responses whose sessions continue after a restart (`streamgauge.analytics.measures.sessions`)."""
+MAX_PROMPTS = 500
+"""Prompts that are remembered after a restart (`streamgauge.analytics.measures.prompts`)."""
+_RECENT_PROMPTS = f"""
+SELECT streams.* REPLACE (streams.stream_id::VARCHAR AS stream_id), epoch_ns(started_at) AS started_ns,
+    prompt.* EXCLUDE (
+        kinds, names, messages, sizes, hashes, roles, marks, stream_id, base_stream_id, session_id, started_at)
+FROM (
+    SELECT * FROM prompt_segments WHERE started_at > now() - INTERVAL {SESSION_DAYS} DAY AND stream_id NOT IN (
+        SELECT base_stream_id FROM prompt_segments
+        WHERE started_at > now() - INTERVAL {SESSION_DAYS} DAY AND base_stream_id IS NOT NULL)
+    ORDER BY started_at DESC LIMIT {MAX_PROMPTS}) AS prompt
+JOIN (SELECT stream_id, started_at, session_id, client_id, client_app, response_id, request_model, response_model,
+    request_bytes, ttft_ns, text_chars, tool_call_chars,
+    {", ".join(Served._fields)} FROM streams) AS streams USING (stream_id, started_at)
+WHERE coalesce(input_tokens, ttft_ns) IS NOT NULL ORDER BY started_at"""
 MEMORY_BYTES = 2**30
 """Default of DuckDB's memory limit. Commits and upkeep use it; readers' queries run in other processes."""
 
@@ -155,6 +172,22 @@ class Store:
             raise OSError(
                 f"cannot read the sessions of the last day: {database.message(e, self.location)}"
             ) from None
+
+    def recent_prompts(self) -> list[dict[str, Any]]:
+        """The last prompts of the sessions of the last day, the newest last, to continue them after a restart: columns of `streams` and
+        `prompt_segments`, `started_ns` and `segments`. Raises OSError."""
+
+        def query(sql: str) -> pl.DataFrame:
+            return self._connection.execute(sql).pl()
+
+        try:
+            found = query(_RECENT_PROMPTS).to_dicts()
+            read = prompts(query, [row["stream_id"] for row in found])
+        except duckdb.Error as e:
+            raise OSError(
+                f"cannot read the prompts of the last day: {database.message(e, self.location)}"
+            ) from None
+        return [row | {"segments": read[row["stream_id"]]} for row in found if row["stream_id"] in read]
 
     def totals(self) -> dict[str, int]:
         """The counters of all consumers since the store was created."""

@@ -13,6 +13,7 @@ import altair as alt
 import polars as pl
 
 from streamgauge.analytics.schema.outcomes import ERRORS
+from streamgauge.analytics.schema.prompt_parts import CONTEXT_PARTS
 
 SERIES = ("#2a82c9", "#d9601a", "#0e9a6e", "#bb5f9b", "#a8830b", "#8468d8", "#3a9aa8", "#9a6a4b")
 """Colours of series, in the order of their names."""
@@ -86,6 +87,10 @@ SESSION_PARTS: dict[str, str] = {
     "user": "#87939d",
 }
 """Parts of a session: model time, tool time, and the waits for subagents and the user."""
+CONTEXT: dict[str, str] = dict(
+    zip(CONTEXT_PARTS, ("#0e9a6e", "#8468d8", "#2a82c9", "#a8830b", "#bb5f9b", "#9a6a4b"), strict=True)
+)
+"""Parts of a prompt."""
 TURN_PARTS: dict[str, str] = {
     "model": SESSION_PARTS["model"],
     "tool": SESSION_PARTS["tool"],

@@ -18,10 +18,12 @@ from streamgauge.analytics.schema.outcomes import OK
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import (
     FADED,
+    HEIGHT,
     Drawing,
     Layers,
     duration_text,
     duration_unit,
+    largest,
     tooltips,
 )
 
@@ -239,6 +241,25 @@ def session_legend(bars: Sequence[Bar]) -> dict[str, str]:
     """Names and colours of the legend of `session_turns`."""
     kinds = {b.kind for b in bars}
     return {kind: color for kind, color in colors.SESSION_PARTS.items() if kind in kinds or kind != USER}
+
+
+def context_growth(parts: pl.DataFrame, value: str) -> Drawing:
+    """Bars of `value` (tokens or bytes) by request, stacked by part of the prompt. A click opens the stream."""
+    unit = "KB" if value == "bytes" else "tokens"
+    rank = {part: place for place, part in enumerate(colors.CONTEXT)}
+    data = parts.select(
+        "request", "turn", "part", pl.col(value) / (1000 if unit == "KB" else 1),
+        pl.col("part").replace_strict(rank, return_dtype=pl.Int32).alias("rank"),
+        pl.format("stream?id={}", "stream_id").alias("link"),
+    )  # fmt: skip
+    last = int(largest(parts, "request"))
+    bars: alt.Chart = alt.Chart(data, height=HEIGHT).mark_bar(binSpacing=1 if last < 120 else 0)
+    return bars.encode(
+        x=alt.X("request:Q", bin=alt.Bin(step=1, extent=[0.5, last + 0.5]), title="request", axis=alt.Axis(format="d", grid=False)),
+        y=alt.Y(f"{value}:Q", title=unit, stack="zero"),
+        color=colors.scale("part", colors.CONTEXT), order=alt.Order("rank:Q"), href=alt.Href("link:N"),
+        tooltip=tooltips("request:Q", "turn:Q", "part:N", (f"{value}:Q", unit, ",.0f")),
+    )  # fmt: skip
 
 
 def turn_waterfall(turn: Turn, lanes: Sequence[Lane]) -> Drawing:

@@ -50,6 +50,12 @@ def body(_: Selection) -> None:
         show_records("Latest losses", pipeline.losses(query), title="")
     help_text = "Records that could not be decoded (`dead_letters`): reasons and hashes, no content."
     show_records("Dead letters", pipeline.dead_letters(query), help_text, empty="None.")
+    both, equal = pipeline.equal_cache_miss_reasons(counters)
+    if both:
+        st.caption(
+            f"Reasons of prompt cache misses: of {formatting.count(both)} that the provider reports and the comparison of prompts "
+            f"finds, too, {formatting.share(equal / both)} are equal."
+        )
     show_totals(counters)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from streamgauge.analytics.reports import formatting, has_rows, sessions, spend
+from streamgauge.analytics.reports import context, formatting, has_rows, sessions, spend
 from streamgauge.analytics.reports import turn as turns
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import Selection
@@ -17,7 +17,12 @@ from streamgauge.analytics.reports.trace_tree import instant
 from streamgauge.dashboard import filters, page_frame
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import draw, draw_legend, draw_split
-from streamgauge.dashboard.charts.stream_charts import session_legend, session_turns, turn_waterfall
+from streamgauge.dashboard.charts.stream_charts import (
+    context_growth,
+    session_legend,
+    session_turns,
+    turn_waterfall,
+)
 from streamgauge.dashboard.panels import box, draw_download, numbers, section
 from streamgauge.dashboard.query_runner import prefetch, query
 from streamgauge.dashboard.report_download import draw_report_button
@@ -121,7 +126,16 @@ def show_session(session_id: str) -> None:
     with box("Time", metric_help("session_time")):
         parts = time_split(pl.DataFrame([row], infer_schema_length=None))
         draw_split(parts, colors.SESSION_PARTS, "Time of the session")
+    if (missed := sessions.cache_misses(query, session_id, row["first_at"], row["last_at"])) is not None:
+        per_hour = missed.cost_per_hour
+        price = f", {spend.cost_text(per_hour, missed.currency)}/h" if per_hour is not None else ""
+        st.markdown(
+            f"Since {missed.since.astimezone(zone):%H:%M} {formatting.markdown(missed.what)}: "
+            f"{formatting.share(missed.share)} of the input{price}.",
+            help=metric_help("cache_misses"),
+        )
     show_timeline(requests)
+    show_context(session_id)
     show_subagents(session_id)
     section("Requests")
     if len(requests) < row["requests"]:
@@ -142,6 +156,21 @@ def show_timeline(requests: pl.DataFrame) -> None:
         draw(session_turns(shown), "Turns of the session on a time line", key="turns")
         if len(shown) < len(found):
             st.caption(f"The first {MAX_TURNS} turns are drawn.")
+
+
+def show_context(session_id: str) -> None:
+    parts = context.parts(query, session_id, most=MAX_REQUESTS)
+    if parts.is_empty():
+        return
+    with box("Context", metric_help("context")):
+        value = filters.choice("Unit", ("tokens", "bytes"), "tokens", key="context", show_label=False)
+        draw_legend(colors.present(colors.CONTEXT, parts, "part"))
+        draw(context_growth(parts, value), "Parts of the prompts by request", key="context-growth")
+    if (carried := context.carried(query, session_id)) is not None:
+        section("Tools in the context")
+        st.caption(f"{context.carried_text(carried)}.")
+        by = filters.choice("By", tuple(context.GROUPS), context.TOOL, key="tools-by", show_label=False)
+        show_report(context.TOOLS, context.tools(query, session_id, by), by=by)
 
 
 def show_turn(session: str, number: int) -> None:

@@ -9,7 +9,7 @@ import polars as pl
 import streamlit as st
 
 from streamgauge.analytics.query.render import render
-from streamgauge.analytics.reports import formatting, has_rows, spend
+from streamgauge.analytics.reports import formatting, has_rows, prompt_reuse, spend
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.dashboard import filters, page_frame, verdict
@@ -43,10 +43,11 @@ def body(by: str, chosen: Selection) -> None:
         spend.table, query_catalog, chosen, spend.BY_SESSION, currency, most=MOST_SESSIONS + 1
     )
     cache = prefetch(spend.cache, query_catalog, chosen, by, currency)
+    reuse = prefetch(prompt_reuse.table, query_catalog, chosen, currency)
     budgets = prefetch(spend.budgets, query_month) if has_rows(query_catalog, "budgets") else None
     total, *_ = (table := spend.table(query_catalog, chosen, by, currency)).to_dicts()
     # All answers first, so that the page does not shift while it appears.
-    points, of_sessions, of_cache = timeline(), sessions(), cache()
+    points, of_sessions, of_cache, of_reuse = timeline(), sessions(), cache(), reuse()
     of_budgets = None if budgets is None else _or_error(budgets)
     show_numbers(total | {"currency": currency})
     requests = dict(coverage.iter_rows())
@@ -90,6 +91,8 @@ def body(by: str, chosen: Selection) -> None:
     show_report(spend.DEAREST, spend.without_range(named.head(MOST_SESSIONS)), currency=currency)
     section("Prompt cache", metric_help("cache_money"))
     show_report(spend.CACHE, of_cache, by=by, currency=currency)
+    section("Reuse of prompts", metric_help("reuse_available"))
+    show_report(prompt_reuse.TABLE, of_reuse, currency=currency)
 
 
 def _or_error(budgets: Callable[[], pl.DataFrame]) -> pl.DataFrame | QueryError:

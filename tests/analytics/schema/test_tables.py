@@ -30,6 +30,7 @@ DUCKDB_TYPES = {
     pl.List(pl.String()): {"VARCHAR[]"},
     pl.List(pl.Int16()): {"SMALLINT[]"},
     pl.List(pl.Int32()): {"INTEGER[]"},
+    pl.List(pl.Int64()): {"BIGINT[]"},
     pl.Map(pl.String(), pl.String()): {"MAP(VARCHAR, VARCHAR)"},
 }
 

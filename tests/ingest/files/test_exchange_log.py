@@ -14,11 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from streamgauge.analytics.assembly.assembler import Assembler
-from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.decoding.conversation import ConversationReader
+from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.files import har
 from streamgauge.ingest.files.exchange_log import Exchange, exchange_log
 from streamgauge.ingest.keyed_ids import keyed_hash, session_hash
@@ -202,6 +203,11 @@ async def test_long_request_has_its_anatomy(tmp_path: Path) -> None:
     one["request"]["postData"]["text"] = json.dumps(body)
     [request] = [record for record in await written(tmp_path, [exchange(one)]) if isinstance(record, Request)]
     assert request.conversation is not None
-    assert request.conversation.anatomy == RequestAnatomy(
+    anatomy = request.conversation.anatomy
+    assert anatomy is not None
+    assert [(one.kind, one.size) for one in anatomy.segments or []] == [
+        ("tool", 2), ("text", 99_000), ("tool_result", 99_000)
+    ]  # fmt: skip
+    assert msgspec.structs.replace(anatomy, segments=None) == RequestAnatomy(
         [keyed_hash(b"a" * 99_000, KEY, kind=b"user_message")], ["call_" + "1" * 40], 1
     )

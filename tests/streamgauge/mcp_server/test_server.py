@@ -90,7 +90,7 @@ async def error(client: Client, tool: str, **arguments: Any) -> str:
 
 async def test_tools_say_that_they_only_read_and_describe_units(client: Client) -> None:
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-    assert sorted(tools) == ["describe_tables", "diagnose", "query", "stream"]
+    assert sorted(tools) == ["context", "describe_tables", "diagnose", "query", "stream"]
     for tool in tools.values():
         assert tool.annotations is not None
         assert tool.annotations.read_only_hint

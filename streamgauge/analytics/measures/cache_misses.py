@@ -1,0 +1,252 @@
+"""Why the prompt cache missed, by comparing a prompt with an earlier one of its session. Pure.
+
+docs/explanation/measurement.md has the definitions. What could be read from the cache is what the earlier request read from it and
+wrote to it, else its input tokens. A hit read at least `HIT_SHARE` of that, without `HIT_TOKENS`. Of several reasons, the first in
+the order of `reason_of` counts.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import NamedTuple
+
+from streamgauge.analytics.measures.prompt import Prompt
+from streamgauge.analytics.schema.stream_columns import StreamRow
+from streamgauge.ingest import identifiers
+from streamgauge.ingest.records import Segment
+
+HIT_SHARE = 0.9
+HIT_TOKENS = 128
+"""Some providers cache blocks of this size."""
+LOOKBACK = 20
+"""Blocks before a mark in which Anthropic looks for an earlier mark.
+https://platform.claude.com/docs/en/build-with-claude/prompt-caching"""
+_MARK_S = {"5m": 300, "1h": 3600, "30m": 1800}
+_DEFAULT_MARK_S = 300
+
+
+class CacheRule(NamedTuple):
+    """What a provider documents about its cache. None: not documented."""
+
+    provider: str
+    """Globs, as those of the model. The first rule that matches applies."""
+    model: str
+    lifetime_s: int | None
+    """Time without use after which a prefix may be removed, unless a mark says another."""
+    least_tokens: int
+    """A shorter prompt is not cached."""
+    source: str
+
+
+_ANTHROPIC = "https://platform.claude.com/docs/en/build-with-claude/prompt-caching"
+_OPENAI = "https://developers.openai.com/api/docs/guides/prompt-caching"
+_GEMINI = "https://ai.google.dev/gemini-api/docs/caching"
+RULES = (
+    *(
+        CacheRule("*", model, _DEFAULT_MARK_S, least, _ANTHROPIC)
+        for model, least in (
+            ("*claude-opus-4-[5-9]*", 4096), ("*claude-haiku-4-5*", 4096), ("*claude*haiku-3*", 2048), ("*claude-3-haiku*", 2048),
+            ("*claude-3-5-haiku*", 2048), ("*claude*", 1024),
+        )
+    ),
+    CacheRule("*openai", "gpt-5.[6-9]*", 1800, 1024, _OPENAI),
+    CacheRule("*openai", "*", 600, 1024, _OPENAI),
+    CacheRule("gcp.*", "*pro*", None, 4096, _GEMINI),
+    CacheRule("gcp.*", "*", None, 1024, _GEMINI),
+    CacheRule("deepseek", "*", None, 64, "https://api-docs.deepseek.com/guides/kv_cache"),
+    CacheRule("groq", "*", 7200, 128, "https://console.groq.com/docs/prompt-caching"),
+    CacheRule("*", "*", None, 0, ""),
+)  # fmt: skip
+_NEEDS_MARKS = ("anthropic", "aws.bedrock", "gcp.vertex_ai")
+"""Providers that cache Anthropic's Messages only where the request has marks."""
+_CHANGES = {
+    "model": "model_changed",
+    "settings": "settings_changed",
+    "tool": "tools_changed",
+    "system": "system_changed",
+}
+_MODEL_CHANGED = "model_changed", "model"
+_SECTIONS = [*_CHANGES, "message"]
+"""Parts of a prompt in their order."""
+_GROUPS = {
+    "prompt_cache_key_changed": "settings_changed", "text_format_changed": "settings_changed",
+    "reasoning_effort_changed": "settings_changed", "verbosity_changed": "settings_changed",
+    "service_tier_changed": "settings_changed", "input_changed": "messages_changed", "context_compacted": "messages_changed",
+}  # fmt: skip
+"""Provider's reason → ours."""
+
+
+NOT_COMPARED = frozenset({"too_short", "no_marker", "not_comparable", "first_request"})
+"""Reasons that do not follow from a comparison."""
+
+
+class CacheMiss(NamedTuple):
+    """Why a request missed. `tokens` is what the cache would have had, None if unknown."""
+
+    reason: str
+    segment: str | None = None
+    tokens: int | None = None
+
+
+def is_same_reason(provider: str, compared: str) -> bool:
+    """Whether a provider's reason and that of the comparison agree."""
+    return _GROUPS.get(provider, provider) == compared
+
+
+@lru_cache(1_000)
+def rule_of(provider: str | None, model: str | None) -> CacheRule:
+    of = (provider or "").lower(), (model or "").lower()
+    return next(
+        rule for rule in RULES if fnmatchcase(of[0], rule.provider) and fnmatchcase(of[1], rule.model)
+    )
+
+
+def lifetime_s_of(mark: str | None) -> int:
+    return _MARK_S.get(mark or "", _DEFAULT_MARK_S)
+
+
+def reason_of(row: StreamRow, prompt: Prompt, base: Prompt | None, shared: int) -> CacheMiss | None:
+    """Why a request missed the cache. None: a hit, or the response does not report cached tokens.
+
+    `base` is the earlier prompt, and `shared` the number of equal first segments.
+    """
+    cached, tokens = row["cached_input_tokens"], row["input_tokens"]
+    if cached is None or not tokens:
+        return None
+    rule = rule_of(row["provider"], row["response_model"] or row["request_model"])
+    same_conversation = base is not None and _is_same_conversation(prompt, base, shared)
+    if base is None or not (same_conversation or shared >= base.head_count):
+        if cached:
+            return None
+        return CacheMiss(_first_reason(row, [prompt], rule, tokens))
+    could = _could_read(base, shared, whole=same_conversation, needs_marks=_needs_marks(row))
+    if not could or (cached and cached >= HIT_SHARE * could - HIT_TOKENS):
+        return None
+    missed = max(0, min(could, tokens) - cached)
+    early = _first_reason(row, [prompt, base], rule, min(could, tokens))
+    if early != "first_request":
+        return CacheMiss(early, None, missed if early == "no_marker" else None)
+    end = min(len(base.segments), len(prompt.segments))
+    changed = _change(prompt.segments, base.segments, shared) if shared < end else None
+    if base.served is not None and _differ(base.served.request_model, row["request_model"]):
+        changed = _MODEL_CHANGED  # some requests name it only in their path
+    if changed is None and base.left_out:
+        return CacheMiss("not_comparable")
+    if changed is not None and same_conversation:
+        return CacheMiss(*changed, missed)
+    return CacheMiss(*(_other_reason(prompt, base, shared, rule) or changed or ("unexplained", None)), missed)
+
+
+def _needs_marks(row: StreamRow) -> bool:
+    return row["dialect"] == "anthropic_messages" and row["provider"] in _NEEDS_MARKS
+
+
+def _first_reason(row: StreamRow, prompts: list[Prompt], rule: CacheRule, tokens: int) -> str:
+    """The reason without a comparison of the prompt, the first one, with the earlier one."""
+    if tokens < rule.least_tokens:
+        return "too_short"
+    if _needs_marks(row) and not all(any(one.mark for one in prompt.segments) for prompt in prompts):
+        return "no_marker"
+    prompt = prompts[0]
+    if prompt.incomplete or (prompt.is_unexpected and (row["turn"] or 1) > 1):
+        return "not_comparable"
+    return "first_request"
+
+
+def _is_same_conversation(prompt: Prompt, base: Prompt, shared: int) -> bool:
+    """Whether the prompts have a message in common."""
+    if shared and base.segments[shared - 1].message >= 0:
+        return True
+    of = {one.hash for one in base.segments if one.message >= 0}
+    return any(one.message >= 0 and one.hash in of for one in prompt.segments)
+
+
+def _could_read(base: Prompt, shared: int, *, whole: bool, needs_marks: bool) -> int:
+    """Tokens of the earlier prompt that the cache had, of all of it or of the shared part."""
+    served = base.served
+    assert served is not None
+    stored = (served.cached_input_tokens or 0) + (served.cache_write_tokens or 0)
+    could = stored if needs_marks and stored else served.input_tokens or 0
+    if whole:
+        return could
+    size = sum(one.size for one in base.segments)
+    return could * sum(one.size for one in base.segments[:shared]) // max(1, size)
+
+
+def _section(segments: list[Segment], place: int) -> str:
+    """Part of the prompt of a segment. A system text after the first message is a message."""
+    one = segments[place]
+    before = (other for other in segments[:place] if other.message >= 0 and other.kind != "system")
+    if one.kind in _CHANGES and (one.message < 0 or next(before, None) is None):
+        return one.kind
+    return "message"
+
+
+def _change(new: list[Segment], old: list[Segment], place: int) -> tuple[str, str]:
+    """Reason and name of the first segment that differs. If one was removed, it is the one of the earlier prompt."""
+    sections = _section(new, place), _section(old, place)
+    section = min(sections, key=_SECTIONS.index)
+    one = new[place] if sections[0] == section else old[place]
+    if section == "message":
+        return (
+            "messages_changed",
+            f"message {min(each.message for each in (new[place], old[place]) if each.message >= 0)}",
+        )
+    if section == "tool":
+        news, olds = ([each.hash for each in of if each.kind == "tool"] for of in (new, old))
+        if sorted(news) == sorted(olds):
+            return "tools_changed", "order of tools"
+    if (
+        section in ("tool", "system")
+        and sections[0] == sections[1]
+        and one.hash in {each.hash for each in old}
+    ):
+        one = old[place]  # it was removed
+    return _CHANGES[section], _label(new if one is new[place] else old, place)
+
+
+def _other_reason(
+    prompt: Prompt, base: Prompt, shared: int, rule: CacheRule
+) -> tuple[str, str | None] | None:
+    """The reason why an unchanged prompt was not read."""
+    before, now = base.served, prompt.served
+    assert before is not None
+    assert now is not None
+    if base.cached_ns > prompt.started_ns:
+        return "parallel_request", None
+    marks = [place for place, one in enumerate(base.segments[:shared]) if one.mark]
+    if marks:
+        marked = [place for place, one in enumerate(prompt.segments) if one.mark]
+        for place in marks:
+            mark = prompt.segments[place].mark
+            if mark and mark != base.segments[place].mark:
+                return "marker_changed", _label(base.segments, place)
+        if not any(0 <= place - marks[-1] <= LOOKBACK for place in marked):
+            return "marker_changed", _label(base.segments, marks[-1])
+    if (before.gateway, before.provider) != (now.gateway, now.provider):
+        return "other_provider", None
+    if _differ(before.inference_region, now.inference_region):
+        return "other_region", None
+    lifetimes = [lifetime_s_of(base.segments[place].mark) for place in marks]
+    lifetime_s = min(lifetimes) if lifetimes else rule.lifetime_s
+    if lifetime_s is not None and prompt.started_ns - base.cached_ns > lifetime_s * 10**9:
+        return "expired", None
+    if _differ(before.server_instance, now.server_instance):
+        return "other_instance", None
+    return None
+
+
+def _differ(one: str | None, other: str | None) -> bool:
+    return one is not None and other is not None and one != other
+
+
+def _label(segments: list[Segment], place: int) -> str:
+    """Name of a segment, with its number in its part of the prompt, from 0."""
+    one, section = segments[place], _section(segments, place)
+    if section == "message":
+        return f"message {one.message}"
+    if section == "model":
+        return section
+    number = "" if section == "settings" else f" {sum(other.kind == section for other in segments[:place])}"
+    return f"{section}{number}" + (f" {identifiers.name(one.name)}" if one.name else "")

@@ -1,0 +1,108 @@
+"""The prompt of a request, and what it has in common with another one. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple
+
+from streamgauge.analytics.schema.stream_columns import StreamRow
+from streamgauge.ingest.records import Segment
+
+_SETTINGS = ("model", "settings")
+
+
+class Served(NamedTuple):
+    """Columns of `streams`: where a request was served, and with which tokens."""
+
+    request_model: str | None
+    gateway: str | None
+    provider: str | None
+    server_instance: str | None
+    inference_region: str | None
+    input_tokens: int | None
+    cached_input_tokens: int | None
+    cache_write_tokens: int | None
+
+
+_of_row = itemgetter(*Served._fields)
+
+
+def served_of(row: StreamRow | dict[str, Any]) -> Served:
+    return Served(*_of_row(row))
+
+
+@dataclass(slots=True, eq=False)
+class Prompt:
+    """The prompt of one request, without its text."""
+
+    stream_id: str
+    segments: list[Segment]
+    started_ns: int = 0
+    cached_ns: int = 0
+    """When the server had read it: t0 and the time to first token."""
+    response_id: str | None = None
+    output_bytes: int = 0
+    left_out: int = 0
+    incomplete: bool = False
+    """The server keeps an earlier part that is unknown."""
+    is_unexpected: bool = False
+    """No earlier prompt is remembered."""
+    differences: int = 0
+    """Prompts between it and the last one that is stored whole."""
+    sums: list[int] = field(default_factory=list)
+    """Bytes by column of `SUM_COLUMNS`."""
+    tools: list[Segment] = field(default_factory=list)
+    tool_set: int | None = None
+    tools_stored_ns: int = 0
+    served: Served | None = None
+
+    @property
+    def message_count(self) -> int:
+        return self.segments[-1].message + 1 if self.segments else 0
+
+    def is_continued(self, shared: int) -> bool:
+        """Whether a prompt with as many equal first segments is of the same conversation: it has half of the messages."""
+        head = self.head_count
+        return shared > head and 2 * (shared - head) >= len(self.segments) - head
+
+    @property
+    def head_count(self) -> int:
+        """Segments before the messages."""
+        return bisect_left(self.segments, 0, key=attrgetter("message"))
+
+    @property
+    def hashes(self) -> set[bytes]:
+        """Of what is no setting."""
+        return {one.hash for one in self.segments if one.kind not in _SETTINGS}
+
+
+def equal_first(one: Sequence[Segment], other: Sequence[Segment], start: int = 0) -> int:
+    """The number of equal first segments, of which `start` are known."""
+    end = min(len(one), len(other))
+    if one[start:end] == other[start:end]:
+        return end
+    while end - start > 1:  # comparing slices runs in C
+        middle = (start + end) // 2
+        if one[start:middle] == other[start:middle]:
+            start = middle
+        else:
+            end = middle
+    return start
+
+
+def same_first(one: Sequence[Segment], other: Sequence[Segment]) -> int:
+    """As `equal_first`, without regard to marks: the segments that a cache could read again."""
+    end, count = min(len(one), len(other)), equal_first(one, other)
+    while count < end and same(one[count], other[count]):
+        count = equal_first(one, other, count + 1)
+    return count
+
+
+def same(one: Segment, other: Segment) -> bool:
+    """Whether two segments are the same part of a prompt, without regard to their marks."""
+    return (one.hash, one.kind, one.name, one.message, one.role) == (
+        other.hash, other.kind, other.name, other.message, other.role,
+    )  # fmt: skip

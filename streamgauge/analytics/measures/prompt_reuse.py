@@ -1,0 +1,48 @@
+"""The columns `seen_tokens` to `instance_tokens` of `prompt_segments`: what a cache could have of a prompt.
+
+Only prompts to the same provider and model with the same key are compared. Prompts without reported tokens, or of which the server keeps
+an unknown part, are left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from streamgauge.analytics.measures.cache_misses import lifetime_s_of, rule_of
+from streamgauge.analytics.measures.prompt import Prompt
+from streamgauge.analytics.reports.prefixes import Prefixes, with_rest
+from streamgauge.analytics.schema.stream_columns import StreamRow
+
+
+class Reuse(NamedTuple):
+    """Tokens of first parts of a prompt. None: unknown."""
+
+    seen: int | None = None
+    kept: int | None = None
+    available: int | None = None
+    instance: int | None = None
+
+
+_UNKNOWN = Reuse()
+
+
+def reuse_of(known: Prefixes, prompt: Prompt, row: StreamRow | dict[str, Any]) -> Reuse:
+    """What earlier prompts have of this one, which is remembered. `row`: of `streams`."""
+    tokens, model = row["input_tokens"], row["request_model"] or row["response_model"]
+    if not tokens or prompt.incomplete:
+        return _UNKNOWN
+    rule = rule_of(row["provider"], row["response_model"] or model)
+    marks = [one.mark for one in prompt.segments if one.mark]
+    lifetime_s = max(map(lifetime_s_of, marks)) if marks else rule.lifetime_s
+    placed = known.add(
+        with_rest(prompt.segments, prompt.left_out, row["request_bytes"], prompt.stream_id),
+        tokens,
+        scope=(row["provider"] or row["gateway"], row["client_id"], model),
+        server=row["server_instance"],
+        began_ns=prompt.started_ns,
+        read_ns=prompt.cached_ns,
+        **({} if lifetime_s is None else {"kept_ns": lifetime_s * 10**9}),
+    )
+    is_long = placed.available >= max(1, rule.least_tokens)
+    instance = placed.at_server if is_long or placed.at_server is None else 0
+    return Reuse(placed.seen, placed.available, placed.available if is_long else 0, instance)

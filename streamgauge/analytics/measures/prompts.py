@@ -1,0 +1,281 @@
+"""Rows of `prompt_segments` and `prompt_tools`, and the prompts of sessions that later requests are compared with. No I/O, no clock.
+
+Rules
+1. A session remembers the last prompts of up to `MAX_CONVERSATIONS` conversations: its own, and those of side calls and subagents
+   that share its id. Requests without a session are those of the same client, program and gateway. A prompt replaces the one that it
+   continues.
+2. A prompt is compared with the remembered one that it shares the most segments with, not counting model and settings. It is stored
+   as the difference from it, and whole if there is none, or after `MAX_CHAIN` differences.
+3. Where the server keeps the earlier messages, the prompt is the messages of the response that it continues, a segment for its output,
+   and the messages of the body. If that response is not remembered, the prompt is incomplete.
+4. Up to `MAX_SEGMENTS` are remembered. The sessions that were used the longest ago are removed first.
+5. A request that no model answered is stored, and later requests are not compared with it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, NamedTuple, get_args
+
+import polars as pl
+
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.measures.cache_misses import NOT_COMPARED, CacheMiss, is_same_reason, reason_of
+from streamgauge.analytics.measures.prompt import Prompt, equal_first, same_first, served_of
+from streamgauge.analytics.measures.prompt_reuse import Reuse, reuse_of
+from streamgauge.analytics.reports.prefixes import Prefixes
+from streamgauge.analytics.reports.prompts import HASH_BYTES, MAX_CHAIN, moved
+from streamgauge.analytics.schema.frames import frame_of_rows
+from streamgauge.analytics.schema.stream_columns import StreamRow
+from streamgauge.analytics.schema.tables import PROMPT_SEGMENTS, PROMPT_TOOLS
+from streamgauge.ingest import identifiers
+from streamgauge.ingest.records import Conversation, Segment, SegmentKind
+
+MAX_CONVERSATIONS = 4
+MAX_SEGMENTS = 200_000
+"""About 50 MB."""
+TOOLS_AGAIN_NS = 86_400 * 10**9
+"""The tools of a session are stored again after this time, so that they outlive the first request with them."""
+_MAX_SIZE = 2**31 - 1
+_SUMS: dict[SegmentKind, str] = {kind: f"{kind}_bytes" for kind in get_args(SegmentKind)}
+_SUMS |= {"model": "settings_bytes", "tool": "tools_bytes"}
+SUM_COLUMNS = tuple(name for name in PROMPT_SEGMENTS.types if name in _SUMS.values())
+_SUM_OF = {kind: SUM_COLUMNS.index(name) for kind, name in _SUMS.items()}
+_name = lru_cache(10_000)(identifiers.name)
+
+
+class _Made(NamedTuple):
+    """What one prompt adds."""
+
+    segments: tuple[Any, ...]
+    """Row of `prompt_segments`."""
+    tools: list[tuple[Any, ...]]
+    """Rows of `prompt_tools`."""
+    miss: CacheMiss | None
+
+
+def _equal_last(one: list[Segment], other: list[Segment], kept_first: int, moved_by: int) -> int:
+    """The number of equal last segments after the first ones, if the message numbers of `one` are moved."""
+    most = min(len(one), len(other)) - kept_first
+    if not moved_by:
+        return equal_first(one[: -most - 1 : -1], other[: -most - 1 : -1])
+    count = 0
+    while count < most and moved([one[-count - 1]], moved_by) == [other[-count - 1]]:
+        count += 1
+    return count
+
+
+class Prompts:
+    """Remembers prompts of sessions. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[Any, list[Prompt]] = {}
+        """Session → the last prompts of its conversations, the one used last at the end."""
+        self._segments = 0
+        self._prefixes = Prefixes()
+        self._batch: dict[str, _Made | None] = {}
+        """What the streams of the last call added, which may be measured again one by one."""
+
+    def add_to(
+        self, rows: Sequence[StreamRow], finished: Sequence[FinishedStream], counters: Counter[str]
+    ) -> dict[str, pl.DataFrame]:
+        """Set the columns `cache_miss…` of rows of `streams`. Returns the rows of the tables of prompts.
+
+        Counters: `cache_miss_reasons.both`, if the provider and the comparison have a reason, and `cache_miss_reasons.equal` of them.
+        """
+        if any(row["stream_id"] not in self._batch for row in rows):
+            self._batch = {row["stream_id"]: None for row in rows}
+            pairs = zip(rows, finished, strict=True)
+            for row, stream in sorted(pairs, key=lambda pair: pair[1].started_wall_ns):
+                self._batch[row["stream_id"]] = self._add(row, stream)
+        found = [(row, made) for row in rows if (made := self._batch[row["stream_id"]]) is not None]
+        for row, made in found:
+            _add_miss(row, made.miss, counters)
+        listed = {
+            PROMPT_SEGMENTS: [made.segments for _, made in found],
+            PROMPT_TOOLS: [tool for _, made in found for tool in made.tools],
+        }
+        return {table.name: frame_of_rows(table, values) for table, values in listed.items() if values}
+
+    def restore(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Continue after a restart from `Store.recent_prompts`, the newest last."""
+        for row in rows:
+            prompt = Prompt(
+                row["stream_id"], row["segments"], row["started_ns"], row["started_ns"] + (row["ttft_ns"] or 0),
+                row["response_id"], (row["text_chars"] or 0) + (row["tool_call_chars"] or 0), row["left_out"], row["incomplete"],
+                differences=row["differences"], sums=[row[name] for name in SUM_COLUMNS],
+            )  # fmt: skip
+            prompt.served, key = served_of(row), _session_of(row)
+            _add_tools(prompt, None, key)
+            self._remember(key, prompt, None)
+            reuse_of(self._prefixes, prompt, row)
+
+    def _add(self, row: StreamRow, stream: FinishedStream) -> _Made | None:
+        asked = stream.conversation
+        if asked is None or asked.anatomy is None or not asked.anatomy.segments:
+            return None
+        key = _session_of(row)
+        before = self._sessions.get(key, [])
+        prompt = Prompt(row["stream_id"], asked.anatomy.segments, left_out=asked.anatomy.left_out)
+        prompt.is_unexpected = not before
+        continued = _complete(prompt, asked, before)
+        prompt.started_ns = stream.started_wall_ns
+        prompt.cached_ns = stream.started_wall_ns + (row["ttft_ns"] or 0)
+        prompt.response_id = row["response_id"]
+        prompt.output_bytes = (row["text_chars"] or 0) + (row["tool_call_chars"] or 0)
+        prompt.served = served_of(row)
+        if continued is not None:
+            base: Prompt | None = continued
+            shared = same_first(continued.segments, prompt.segments)
+        else:
+            base, shared = _base(prompt, before)
+        miss = reason_of(row, prompt, base, shared)
+        segments, tools = _rows(prompt, base, row, key, reuse_of(self._prefixes, prompt, row))
+        if row["input_tokens"] is not None or row["ttft_ns"] is not None:
+            self._remember(key, prompt, base if base is not None and base.is_continued(shared) else None)
+        return _Made(segments, tools, miss)
+
+    def _remember(self, key: Any, prompt: Prompt, replaced: Prompt | None) -> None:
+        kept = [one for one in self._sessions.pop(key, ()) if one is not replaced]
+        removed = [replaced] if replaced is not None else kept[: max(0, len(kept) + 1 - MAX_CONVERSATIONS)]
+        self._sessions[key] = [*(one for one in kept if one not in removed), prompt]
+        self._segments += _weight([prompt]) - _weight(removed)
+        while self._segments > MAX_SEGMENTS and len(self._sessions) > 1:
+            self._segments -= _weight(self._sessions.pop(next(iter(self._sessions))))
+
+
+def _weight(prompts: Sequence[Prompt]) -> int:
+    """Segments, and what is remembered beside them."""
+    return sum(len(one.segments) + 10 for one in prompts)
+
+
+def _session_of(row: Any) -> Any:
+    """Of a row of `streams`."""
+    return row["session_id"] or (row["client_id"], row["client_app"], row["gateway"])
+
+
+def _add_miss(row: StreamRow, miss: CacheMiss | None, counters: Counter[str]) -> None:
+    told = row["cache_miss_reason"]
+    if miss is None:
+        return
+    if row["cache_miss_source"] == "provider" and told is not None:
+        is_same = is_same_reason(told, miss.reason)
+        row["cache_miss_segment"] = miss.segment if is_same else None
+        if miss.reason not in NOT_COMPARED:
+            counters["cache_miss_reasons.both"] += 1
+            counters["cache_miss_reasons.equal"] += is_same
+    else:
+        row["cache_miss_reason"], row["cache_miss_segment"], row["cache_missed_tokens"] = miss
+        row["cache_miss_source"] = "compared"
+
+
+def _base(prompt: Prompt, before: Sequence[Prompt]) -> tuple[Prompt | None, int]:
+    """The remembered prompt that shares the most with this one, and the number of equal first segments; of several, the one used
+    last."""
+    firsts = [0] * len(before)
+    for place in reversed(range(len(before))):
+        firsts[place] = same_first(before[place].segments, prompt.segments)
+        if firsts[place] == len(before[place].segments):
+            return before[place], firsts[place]
+    hashes, most, best, first = prompt.hashes if before else set(), 0, None, 0
+    for one, count in zip(reversed(before), reversed(firsts), strict=True):
+        if (shared := len(hashes & one.hashes)) > most:
+            most, best, first = shared, one, count
+    return best, first
+
+
+def _complete(prompt: Prompt, asked: Conversation, before: Sequence[Prompt]) -> Prompt | None:
+    """Add the messages that the server keeps. Returns the prompt that this one continues there."""
+    previous = asked.previous_response_id
+    if previous is None and asked.has_history:
+        return None
+    if previous is not None:
+        continued = next((one for one in reversed(before) if one.response_id == previous), None)
+    else:
+        continued = before[-1] if before else None
+    if continued is None:
+        prompt.incomplete = previous is not None or (asked.turns or 0) > 1
+        return None
+    answered = continued.message_count
+    output = blake2b((continued.response_id or continued.stream_id).encode(), digest_size=HASH_BYTES).digest()
+    head = prompt.segments[: prompt.head_count]
+    prompt.segments = [
+        *head,
+        *(one for one in continued.segments if one.message >= 0),
+        Segment("other", None, answered, continued.output_bytes, output, "assistant"),
+        *moved(prompt.segments[len(head) :], answered + 1),
+    ]
+    prompt.incomplete = continued.incomplete
+    return continued
+
+
+def _rows(
+    prompt: Prompt, base: Prompt | None, row: StreamRow, key: Any, reuse: Reuse
+) -> tuple[tuple[Any, ...], list[tuple[Any, ...]]]:
+    """The row of `prompt_segments` and those of `prompt_tools`. Sets what the prompt has in common with its base."""
+    segments = prompt.segments
+    first = last = 0
+    if base is not None:
+        moved_by = prompt.message_count - base.message_count
+        first = equal_first(base.segments, segments)
+        last = _equal_last(base.segments, segments, first, moved_by)
+        # The same objects, so that prompts of one conversation share memory.
+        kept_last = base.segments[len(base.segments) - last :]
+        segments[:first] = base.segments[:first]
+        if not moved_by:
+            segments[len(segments) - last :] = kept_last
+        prompt.sums = [*base.sums]
+        for one in base.segments[first : len(base.segments) - last]:
+            prompt.sums[_SUM_OF[one.kind]] -= one.size
+        for one in segments[first : len(segments) - last]:
+            prompt.sums[_SUM_OF[one.kind]] += one.size
+    else:
+        prompt.sums = [0] * len(SUM_COLUMNS)
+        for one in segments:
+            prompt.sums[_SUM_OF[one.kind]] += one.size
+    tools = _add_tools(prompt, base, key)
+    if base is not None and (base.differences == MAX_CHAIN or not first + last):
+        base, first, last = None, 0, 0
+    prompt.differences = base.differences + 1 if base is not None else 0
+    stored = segments[first : len(segments) - last]
+    return (
+        prompt.stream_id, row["started_at"], row["session_id"], base.stream_id if base is not None else None,
+        prompt.differences, first, last,
+        [one.kind for one in stored], [_name(one.name) for one in stored], [one.message for one in stored],
+        [min(one.size, _MAX_SIZE) for one in stored], [_number(one.hash) for one in stored], [_name(one.role) for one in stored],
+        [_name(one.mark) for one in stored], prompt.left_out, prompt.incomplete, len(segments), prompt.message_count,
+        prompt.tool_set, *prompt.sums, *reuse,
+    ), tools  # fmt: skip
+
+
+def _add_tools(prompt: Prompt, base: Prompt | None, key: Any) -> list[tuple[Any, ...]]:
+    """Set the tools of a prompt. Returns rows of `prompt_tools` if they are new in the session or were stored long ago."""
+    prompt.tools = [one for one in prompt.segments[: prompt.head_count] if one.kind == "tool"]
+    prompt.tools_stored_ns = prompt.started_ns
+    if not prompt.tools:
+        return []
+    if base is not None and base.tools == prompt.tools:
+        prompt.tool_set = base.tool_set
+        if prompt.started_ns - base.tools_stored_ns < TOOLS_AGAIN_NS:
+            prompt.tools_stored_ns = base.tools_stored_ns
+            return []
+    else:
+        of_set = (repr(key).encode(), *(one.hash for one in prompt.tools))
+        prompt.tool_set = _number(blake2b(b"\0".join(of_set), digest_size=HASH_BYTES).digest())
+    return [
+        (prompt.stream_id, prompt.tool_set, position, _name(one.name), mcp_server(one.name), min(one.size, _MAX_SIZE))
+        for position, one in enumerate(prompt.tools)
+    ]  # fmt: skip
+
+
+def mcp_server(tool: str | None) -> str | None:
+    """The MCP server in the name of a tool: `mcp__SERVER__TOOL`."""
+    parts = (tool or "").split("__", 2)
+    return _name(parts[1]) if len(parts) == 3 and parts[0] == "mcp" else None
+
+
+def _number(hash_: bytes) -> int:
+    return int.from_bytes(hash_[:HASH_BYTES].rjust(HASH_BYTES, b"\0"), signed=True)

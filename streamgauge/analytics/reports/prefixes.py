@@ -1,0 +1,131 @@
+"""Where the segments of prompts stand in tokens, and how much of a prompt earlier prompts have begun with. Pure.
+
+A provider reports the tokens of a whole prompt. The tokens of its segments are estimated:
+1. A first part that an earlier prompt had, too, has the tokens that it had there.
+2. The rest of the reported tokens is divided among the other segments by their bytes times `PROMPT_WEIGHTS`.
+
+So equal first parts end at equal tokens, and those of a prompt that continues another one are what its provider reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+from streamgauge.analytics.schema.prompt_parts import PROMPT_WEIGHTS
+from streamgauge.ingest.records import Segment
+
+MAX_PREFIXES = 200_000
+"""About 50 MB."""
+
+
+class _Use(NamedTuple):
+    end: int
+    """Tokens up to the end of the prefix."""
+    first_ns: int
+    last_ns: int
+    """When a server had read it, the first and the last time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One prompt. `keys` and `ends` have an item for each segment."""
+
+    keys: Sequence[int]
+    """Identify the prompt from its begin to the end of the segment, within this process."""
+    ends: Sequence[int]
+    """Tokens from the begin to the end of the segment. The last is the tokens of the prompt."""
+    seen: int
+    """Tokens of the longest first part that an earlier prompt had."""
+    available: int
+    """Of them, those that were read within `kept_ns` before it."""
+    at_server: int | None
+    """Of these, those that the same server had read. None: the server is unknown."""
+
+
+class Prefixes:
+    """Remembers the first parts of prompts. Not thread-safe."""
+
+    def __init__(self, most: int = MAX_PREFIXES) -> None:
+        """`most`: prefixes that are remembered. Those that were used the longest ago are removed."""
+        self._most = most
+        self._young: dict[int, _Use] = {}
+        self._old: dict[int, _Use] = {}
+
+    def add(
+        self,
+        segments: Sequence[Segment],
+        tokens: int,
+        *,
+        scope: Hashable = None,
+        server: str | None = None,
+        began_ns: int = 0,
+        read_ns: int = 0,
+        kept_ns: int = 2**63,
+    ) -> Placed:
+        """Place a prompt of at least one segment, and remember it.
+
+        `scope`: only prompts with an equal one are compared. `began_ns`, `read_ns`: when the request began, and when the server had read
+        the prompt. `kept_ns`: how long it is kept after that.
+        """
+        keys = list(accumulate(segments, _key, initial=hash(scope)))[1:]
+        uses = self._uses(keys)
+        start = uses[-1].end if uses else 0
+        rest = segments[len(uses) :]
+        weights = [*accumulate(one.size * PROMPT_WEIGHTS[one.kind] for one in rest)]
+        per_weight = max(0, tokens - start) / weights[-1] if weights and weights[-1] else 0.0
+        ends = [*(use.end for use in uses), *(start + round(weight * per_weight) for weight in weights)]
+        placed = [min(end, tokens) for end in ends]
+        placed[-1] = tokens
+        at_server, server_keys = None, []
+        if server is not None:
+            server_keys = [hash((server, key)) for key in keys]
+            at_server = _length(self._uses(server_keys), placed, began_ns, kept_ns)
+        available = _length(uses, placed, began_ns, kept_ns)
+        for found in (keys, server_keys):
+            self._remember(found, ends, read_ns)
+        return Placed(keys, placed, placed[len(uses) - 1] if uses else 0, available, at_server)
+
+    def _uses(self, keys: Sequence[int]) -> list[_Use]:
+        """Of the first keys that are known."""
+        found = []
+        for key in keys:
+            use = self._young.get(key) or self._old.get(key)
+            if use is None:
+                break
+            found.append(use)
+        return found
+
+    def _remember(self, keys: Sequence[int], ends: Sequence[int], read_ns: int) -> None:
+        for key, end in zip(keys, ends, strict=False):
+            before = self._young.get(key) or self._old.get(key)
+            if before is None:
+                self._young[key] = _Use(end, read_ns, read_ns)
+            else:
+                self._young[key] = _Use(before.end, min(before.first_ns, read_ns), max(before.last_ns, read_ns))  # fmt: skip
+        if len(self._young) > self._most // 2:
+            self._old, self._young = self._young, {}
+
+
+def with_rest(
+    segments: Sequence[Segment], left_out: int, request_bytes: int | None, stream_id: str
+) -> Sequence[Segment]:
+    """The segments, and one that no other prompt has for those that are missing at the end."""
+    if not left_out:
+        return segments
+    size = max(left_out, (request_bytes or 0) - sum(one.size for one in segments))
+    return [*segments, Segment("other", None, segments[-1].message, size, stream_id.encode())]
+
+
+def _key(before: int, one: Segment) -> int:
+    return hash((before, one.hash, one.kind, one.name, one.message, one.role))
+
+
+def _length(uses: Sequence[_Use], ends: Sequence[int], began_ns: int, kept_ns: int) -> int:
+    """Tokens of the longest of these first parts that a server had read, and keeps."""
+    for use, end in zip(reversed(uses), reversed(ends[: len(uses)]), strict=True):
+        if use.first_ns <= began_ns <= use.last_ns + kept_ns:
+            return end
+    return 0

@@ -1,0 +1,32 @@
+"""Parts of a prompt, in Python and as SQL over the table `prompt_segments`."""
+
+from __future__ import annotations
+
+PROMPT_WEIGHTS = {
+    "model": 0, "settings": 0, "tool": 1, "system": 1, "text": 1, "image": 0.03, "audio": 0.1, "file": 0.1, "reasoning": 1,
+    "tool_call": 1, "tool_result": 1, "other": 1,
+}  # fmt: skip
+"""Kind of segment → its tokens per byte as a multiple of those of text. A screenshot of 200 KB in base64 has about 1,500 tokens, a page
+of a PDF of 100 KB about 2,500. The name of the model and the parameters are not in the prompt."""
+_COLUMNS = {
+    kind: "tools_bytes" if kind == "tool" else f"{kind}_bytes"
+    for kind, weight in PROMPT_WEIGHTS.items()
+    if weight
+}
+WEIGHTED_BYTES = (
+    f"({' + '.join(f'{PROMPT_WEIGHTS[kind]:g} * {column}' for kind, column in _COLUMNS.items())})::DOUBLE"
+)
+TOKENS_PER_PROMPT_BYTE = 0.25
+"""For models without a report."""
+_PARTS = {
+    "tools": ("tool",), "system": ("system",), "history": ("text", "reasoning", "tool_call", "other"), "tool results": ("tool_result",),
+    "images": ("image",), "files": ("audio", "file"),
+}  # fmt: skip
+CONTEXT_PARTS = tuple(_PARTS)
+"""Parts of a prompt, in the order in which charts stack them."""
+PARTS_OF_PROMPT = ", ".join(
+    f"{{'part': '{part}', 'bytes': {' + '.join(_COLUMNS[kind] for kind in kinds)}, "
+    f"'weight': {PROMPT_WEIGHTS[kinds[0]]:g}::DOUBLE}}"
+    for part, kinds in _PARTS.items()
+)
+"""SQL of a struct for each part. Kinds of one part have the same weight."""
