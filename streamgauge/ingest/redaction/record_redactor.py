@@ -56,6 +56,8 @@ from streamgauge.ingest.websockets.splitter import (
 MAX_STREAMS = 100_000
 MAX_CODED_BYTES = 16 * 2**20
 """Bytes of a compressed body kept to decode it again after a restart. A restart loses a larger body."""
+MAX_PLAIN_BYTES = 16 * 2**20
+"""Decoded bytes of one record. A larger one is lost: its stream is recorded as tap_lost."""
 MAX_REQUEST_BYTES = 2**20
 """Limit for the decoded size of a compressed request."""
 CODED_SLICE_BYTES = 512
@@ -328,7 +330,7 @@ class Redactor:
         frames = [(at_ns, feed(data)) for at_ns, data in record.frames]
         return msgspec.structs.replace(record, frames=frames)
 
-    def _coded_frames(self, record: Frames, stream: _Stream, size: int) -> Frames:
+    def _coded_frames(self, record: Frames, stream: _Stream, size: int) -> Frames | Lost:
         decoding, feed = stream.decoding, stream.body.feed
         if decoding is None:
             decoding = stream.decoding = self._decoding(stream.state.coding)
@@ -336,7 +338,14 @@ class Redactor:
             frames = [(at_ns, feed(data)) for at_ns, data in record.frames]
             return msgspec.structs.replace(record, frames=frames)
         self._keep_coded(stream, record, size)
-        frames = [(at_ns, feed(decoding.feed(data))) for at_ns, data in record.frames]
+        frames, plain_bytes = [], 0
+        for at_ns, data in record.frames:
+            plain = decoding.feed(data)
+            plain_bytes += len(plain)
+            if plain_bytes > MAX_PLAIN_BYTES:
+                self._mark_unknown(stream, "record_too_large")
+                return Lost(record.stream, record.seq, record.seq, "record_too_large", time.time_ns(), size)
+            frames.append((at_ns, feed(plain)))
         self.counters["redacted_bytes"] += sum(len(data) for _, data in frames)
         fault: CodingFault | None = "broken" if decoding.broken else "bomb" if decoding.bomb else None
         wire = [len(data) for _, data in record.frames]

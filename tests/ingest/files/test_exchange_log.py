@@ -25,7 +25,6 @@ from streamgauge.ingest.files.exchange_log import Exchange, exchange_log
 from streamgauge.ingest.keyed_ids import keyed_hash, session_hash
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.records import (
-    MAX_ENTRY_BYTES,
     Alive,
     AnyRecord,
     Closed,
@@ -36,7 +35,7 @@ from streamgauge.ingest.records import (
     RequestAnatomy,
     unpack,
 )
-from streamgauge.ingest.redaction.record_redactor import Redactor
+from streamgauge.ingest.redaction.record_redactor import MAX_PLAIN_BYTES, Redactor
 from tests.analytics.stream_records import rows_of
 from tests.ingest.files.hars import BODY, REQUEST, STARTED_NS, entry, fields
 from tests.ingest.files.hars import har as har_text
@@ -114,7 +113,7 @@ async def test_a_body_larger_than_a_record_is_whole(tmp_path: Path) -> None:
 
 async def test_a_body_that_expands_beyond_a_record_costs_no_other_stream(tmp_path: Path) -> None:
     bomb, other = exchange(entry()), exchange(entry())
-    body = gzip.compress(bytes(MAX_ENTRY_BYTES + 2**20))
+    body = gzip.compress(bytes(MAX_PLAIN_BYTES + 1))
     bomb = replace(
         bomb, response_headers=[*bomb.response_headers, ("content-encoding", "gzip")], reads=[(1, body)]
     )
