@@ -49,7 +49,7 @@ MOST_COMPARED = 10_000
 """Without --seconds, so many responses are compared, the newest."""
 EDGE = timedelta(minutes=10)
 """How much earlier than the first of them their streams may have begun."""
-LIMIT_OF_RATE = 45.0
+LIMIT_OF_RATE = 41.0
 """The rate limit per minute, as a multiple of the requests per second. A client stays well below it, except in the incident
 limit-nears, which uses most of it within its two minutes."""
 GATEWAY, ROUTER = "sim", "router"
