@@ -49,6 +49,9 @@ MOST_COMPARED = 10_000
 """Without --seconds, so many responses are compared, the newest."""
 EDGE = timedelta(minutes=10)
 """How much earlier than the first of them their streams may have begun."""
+LIMIT_OF_RATE = 41.0
+"""The rate limit per minute, as a multiple of the requests per second. A client stays well below it, except in the incident
+limit-nears, which uses most of it within its two minutes."""
 GATEWAY, ROUTER = "sim", "router"
 """Names of the upstreams. The router sends its requests through the tap to the simulator: they have two streams."""
 ROUTED_SHARE = 0.08
@@ -198,8 +201,7 @@ class Demo:
         flags = [
             "--listen", address, "--announce", str(ready_file), "--rate-faults", str(self.options.rate_faults),
             "--time-scale", str(self.options.time_scale),
-            # A client stays well below it, except in the incident limit-nears.
-            "--rate-limit", str(max(60.0, 10 * self.options.rate_per_s) / min(1.0, self.options.time_scale)),
+            "--rate-limit", str(max(60.0, LIMIT_OF_RATE * self.options.rate_per_s) / min(1.0, self.options.time_scale)),
         ]  # fmt: skip
         if self.options.seed is not None:
             flags += ["--seed", self.options.seed]

@@ -25,7 +25,9 @@ class SimulatedIncident:
     forced: Mapping[str, Any] = field(default_factory=dict)
     """Values of the header `x-simulate`."""
     more: int = 0
-    """Further requests with each request of the client."""
+    """Further requests of the client with each request of any client, so that they arrive at a steady rate."""
+    model: str = ""
+    """Of the further requests."""
 
     def is_at(self, model: str, key: str) -> bool:
         """Whether a request is one of the place."""

@@ -213,13 +213,15 @@ class Traffic:
             abort_after_s = rng.uniform(*options.abort_after_s)
         reuse = rng.random() < options.reuse_share
         self._begin(request, key, abort_after_s, reuse)
-        if self.incident is not None and self.incident.is_at(profile.model, key):
+        if (incident := self.incident) is not None and incident.more:
             free = options.concurrency - len(self._tasks)
-            self.turned_away += max(0, self.incident.more - free)
-            for number in range(min(self.incident.more, free)):
+            self.turned_away += max(0, incident.more - free)
+            for number in range(min(incident.more, free)):
                 more_id = f"{request_id}-{number}"
-                more = replace(request, request_id=more_id, script_seed=request.script_seed and more_id)
-                self._begin(more.with_header("x-request-id", more_id), key, abort_after_s, reuse)
+                # Not of `rng`, so that an incident does not change the other requests.
+                of_more = Random(more_id)  # noqa: S311
+                more = draw_request(of_more, PROFILES[incident.model], more_id, incident.value)
+                self._begin(more, incident.value, None, reuse)
 
     async def ask(self, request: ClientRequest, key: str) -> tuple[int | None, bytes]:
         """Send a request and return status and body of the response. The status is None if the exchange failed."""

@@ -154,9 +154,13 @@ def test_session_of_requests_that_all_failed_before_a_dialect_was_known(tmp_path
             for n in range(30)  # so many that they are in a file with statistics
         ])  # fmt: skip
         roll_up(connection)
-    text = written(tmp_path, last(1))[0].sections["sessions"]
-    assert "Errors\n30" in text
-    assert "Turn 1" in text
+    found = written(tmp_path, last(1))[0]
+    assert "Errors\n30" in found.sections["sessions"]
+    assert "Turn 1" in found.sections["sessions"]
+    # Nothing has a TTFT, so there is no empty chart of it.
+    assert "Error rate" in found.sections["trends"]
+    assert "TTFT" not in found.sections["trends"]
+    assert found.sections[""].count("UTC") == 1
 
 
 def test_hostile_names_stay_text_and_the_report_stays_small(tmp_path: Path) -> None:

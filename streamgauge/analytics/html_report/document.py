@@ -62,11 +62,12 @@ def render(
         if values
     ]
     # The system's zone has the offset of now, also for times before a change of the clocks.
-    zone_name = getattr(zone, "key", None) or now.astimezone(zone).strftime("%Z (UTC%z)")
+    local = now.astimezone(zone)
+    zone_name = getattr(zone, "key", None) or local.strftime("%Z (UTC%z)" if local.utcoffset() else "%Z")
     title = title or (SESSION_TITLE if session_ids and NOT_OF_SESSIONS.issubset(without) else TITLE)
     return TEMPLATES.get_template("template.html").render(
         title=title, zone=zone_name, scope=scope, found=found, selection=selection, filters=chosen, clock=clock,
-        created=now.astimezone(zone), began=selection.began,
+        created=local, began=selection.began,
     ).encode(errors="replace")  # fmt: skip
 
 

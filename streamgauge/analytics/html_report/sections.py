@@ -125,7 +125,7 @@ def show_objectives(scope: Scope) -> Section:
 
 
 def trends(scope: Scope) -> Section:
-    """All requests, then the TTFT of the busiest models. Only the complete part has points."""
+    """All requests, then the TTFT of the busiest models: the lines that have points. Only the complete part has."""
     chosen, found = scope.points, scope.report.diagnosis
     length_s = chosen.length.total_seconds()
     complete = overview.timeline_by(scope.query, chosen, "model").filter(pl.col("at") < scope.judged.until)
@@ -149,7 +149,8 @@ def trends(scope: Scope) -> Section:
     busiest = complete.group_by("name").agg(n=pl.sum("requests")).sort("n", "name", descending=[True, False])
     models = [draw(name, name, "ttft_ns", formatting.duration) for name in busiest["name"] if name != "total"]
     onsets = [(c.onset - chosen.since) / chosen.length for c in found.causes if c.onset is not None]
-    return {"total": total, "models": models, "onsets": onsets} if complete.height else None
+    total, models = ([one for one in lines if one["pieces"]] for lines in (total, models))
+    return {"total": total, "models": models, "onsets": onsets} if total else None
 
 
 PERCENTILES = columns.table(

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from streamgauge.analytics.reports.limit_forecast import Sample, seconds_left
+from streamgauge.commands.demo_run import LIMIT_OF_RATE
 from streamgauge.simulator.incidents import INCIDENTS, SimulatedIncident
 from streamgauge.simulator.profiles import PROFILES
+from streamgauge.simulator.rate_limits import RateLimits
 from streamgauge.simulator.response_plan import ForcedValues, draw_plan, read_simulate_header
 from streamgauge.simulator.traffic import KEYS, Traffic, TrafficOptions
 
@@ -31,8 +34,8 @@ def test_share_of_the_place_is_affected() -> None:
     assert all(HALF.header(rng, model="other", key="edge-sim") is None for _ in range(100))
 
 
-def test_client_of_a_surge_sends_each_request_several_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    surge = SimulatedIncident(text="", dimension="client", value=KEYS[2], more=3)
+def test_client_of_a_surge_sends_more_with_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    surge = SimulatedIncident(text="", dimension="client", value=KEYS[2], more=3, model="edge-sim")
     traffic = Traffic(TrafficOptions(base_url="http://127.0.0.1:1", concurrency=10**6))
     sent: list[Any] = []
     monkeypatch.setattr(traffic, "_begin", lambda request, key, *_: sent.append((request, key)))
@@ -40,13 +43,34 @@ def test_client_of_a_surge_sends_each_request_several_times(monkeypatch: pytest.
         traffic.incident = incident
         for _ in range(100):
             traffic._start()
-    by_client = [key for _, key in sent]
-    usual, more = by_client[:100], by_client[100:]
-    assert usual.count(KEYS[2]) > 5
-    assert len(more) == 100 + 3 * (more.count(KEYS[2]) // 4)
-    assert more.count(KEYS[2]) % 4 == 0
+    usual, during = sent[:100], sent[100:]
+    assert [key for _, key in usual].count(KEYS[2]) > 5
+    assert len(during) == 400
+    for n in range(0, 400, 4):
+        assert [(request.model, key) for request, key in during[n + 1 : n + 4]] == [("edge-sim", KEYS[2])] * 3
     assert len({request.request_id for request, _ in sent}) == len(sent)
     assert all(dict(request.headers)["x-request-id"] == request.request_id for request, _ in sent)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_forecast_comes_before_the_limit_that_nears_is_used_up(seed: int) -> None:
+    """At the demo's rate: the requests of the client and model, and what the responses report."""
+    per_s, began_s, length_s = 6.0, 300.0, 120
+    rng, limits = Random(seed), RateLimits(LIMIT_OF_RATE * per_s)
+    limit, samples, forecasts, at_s = LIMIT_OF_RATE * per_s, dict[int, Sample](), list[float | None](), 0.0
+    incident = INCIDENTS["limit-nears"]
+    for second in range(int(began_s), int(began_s) + length_s):
+        while at_s <= second:
+            rate = 0.24 + (incident.more * per_s if at_s > began_s else 0.0)
+            at_s += rng.expovariate(rate)
+            values = limits.take({"authorization": "k"}, incident.model, 500, at_s)
+            full_s = float(values["reset_requests"].rstrip("s"))
+            samples[int(at_s // 5)] = Sample(at_s, values["remaining_requests"], at_s + full_s)
+        forecasts.append(seconds_left(sorted(samples.values()), limit, at_s))
+    known = [forecast for forecast in forecasts if forecast is not None]
+    assert len(known) > 10
+    assert known[0] > 10
+    assert forecasts[:20] == [None] * 20
 
 
 def test_traffic_differs_only_in_the_requests_of_the_incident(monkeypatch: pytest.MonkeyPatch) -> None:
