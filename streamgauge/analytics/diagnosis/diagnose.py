@@ -241,7 +241,7 @@ def _with_onset(
 def _after(effect: Effect, rise: float) -> Effect:
     """The value at the end of a drift."""
     before = effect.before or 0.0
-    value = before * (1 + rise) if effect.unit == "ns" else min(max(before + rise, 0.0), 1.0)
+    value = before * (1 + rise) if effect.unit != "share" else min(max(before + rise, 0.0), 1.0)
     return replace(effect, value=value)
 
 

@@ -26,6 +26,8 @@ from streamgauge.analytics.diagnosis.metrics import ALL_BUCKETS, CUBE, EARLIER_B
 from streamgauge.analytics.diagnosis.search import LEAST_SCORE, MAX_CAUSES, Found
 from streamgauge.analytics.schema.dimensions import LABEL
 
+AMOUNTS = ("prompts", "reasoning", "cost")
+"""Families that have no effects on others: durations are compared among prompts of the same length."""
 SAME_TIME_BUCKETS = 2.0
 """Begins of one incident differ by at most so many buckets of the range."""
 
@@ -62,6 +64,8 @@ def _belongs(change: Found, incident: Incident, edges: Sequence[datetime]) -> bo
         same = [f for f in (main, *incident.effects) if f.metric.family == change.metric.family]
         if any(_overlap(change, f) and _may_be_same(change, f) for f in same):
             return True
+    if main.metric.family in AMOUNTS and change.metric.family not in AMOUNTS:
+        return False
     bucket = edges[-1] - edges[-2]
     # Failures with a tool call are some of the failures, so they may be clear at another time.
     same_streams = change.metric.family == "tool_failure" and main.metric.family == "failure"

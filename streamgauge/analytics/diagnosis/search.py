@@ -27,6 +27,7 @@ from streamgauge.analytics.diagnosis.cell_tables import ALONE_AXIS, Array, CellT
 from streamgauge.analytics.diagnosis.comparison import (
     LEAST_AFFECTED,
     LEAST_STREAMS,
+    Comparison,
     Intervals,
     compare,
     overdispersion,
@@ -53,8 +54,10 @@ NEAR = 0.25
 MAX_DIMENSIONS = 3
 """Dimensions besides model and gateway whose combinations are searched, at most `MAX_VALUES` values of each."""
 MAX_VALUES = 3
-MAX_CELLS = 12_000
-"""Rows of one result of `aggregates.pairs`."""
+LEAST_LIFT = 1.1
+"""Least excess of a value, relative to that of all values of its dimension."""
+MAX_CELLS, MAX_CELLS_OF_PART = 18_000, 8_000
+"""Rows of one result of `aggregates.pairs`, and of one of its parts."""
 NAMED_COST = 1.0
 """Nats to name a value of a dimension other than model and gateway, beyond those of the choice."""
 UNAFFECTED = 0.25
@@ -142,7 +145,7 @@ def _bounded(
         for value in values:
             axis = [v for d, v in used if d == value[0]]
             more = cells * (len(axis) + 2) // (len(axis) + 1)
-            if more <= left:
+            if more <= min(left, MAX_CELLS_OF_PART):
                 used.append(value)
                 cells = more
         if used:
@@ -182,20 +185,34 @@ def _worse_alone(
         if evidence[i] < LEAST_SCORE or score[i] < least:
             continue
         dimension, _, value = names[i].partition("=")
-        if metric.family not in ALONE[dimension].families:
+        if metric.family not in ALONE[dimension].families or not _is_concentrated(
+            compared, names, int(i), int(at[i])
+        ):
             continue
-        label = value.partition("=")[0] if dimension == LABEL else ""
         values = found.setdefault(dimension, [])
-        same_label = not values or dimension != LABEL or values[0][1].startswith(f"{label}=")
+        group = _dimension_of(names[i])
+        same_label = not values or _dimension_of(f"{dimension}={values[0][1]}") == group
         most = 1 if ALONE[dimension].is_ordered else MAX_VALUES
-        prefix = f"{dimension}={label}"
-        if len(values) < most and same_label and sum(n.startswith(prefix) for n in names) > 1:
+        if len(values) < most and same_label and sum(_dimension_of(n) == group for n in names) > 1:
             interval = int(INTERVALS[0][at[i]]), int(INTERVALS[1][at[i]])
             noise = overdispersion(alone, metric, (int(i),), interval, variance)
             if compared.evidence[i, at[i]] / noise >= LEAST_SCORE + cost:
                 values.append((dimension, value))
     dimensions = [values for values in found.values() if values][:MAX_DIMENSIONS]
     return [value for values in dimensions for value in values]
+
+
+def _dimension_of(name: str) -> str:
+    """The dimension, or the label, of a value on the axis of `ALONE_AXIS`."""
+    parts = name.split("=", 2)
+    return "=".join(parts[:2]) if parts[0] == LABEL else parts[0]
+
+
+def _is_concentrated(compared: Comparison, names: Sequence[str], i: int, interval: int) -> bool:
+    """Whether a value is clearly worse than all values of its dimension together."""
+    same = [k for k, name in enumerate(names) if _dimension_of(name) == _dimension_of(names[i])]
+    n, excess = compared.n[same, interval], compared.excess[same, interval]
+    return bool(compared.excess[i, interval] * n.sum() >= LEAST_LIFT * (n * excess).sum())
 
 
 def search(
