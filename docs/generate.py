@@ -223,7 +223,7 @@ def _layers() -> list[str]:
 
 
 def _states() -> list[str]:
-    """The two tables of an exchange, a line for each state."""
+    """The two tables of an exchange and that of a client connection, a line for each state."""
     request = _table(
         ("request", "next states", "ends with", "otherwise"),
         _state_rows(states.REQUEST, states.REQUEST_STATES),
@@ -236,15 +236,21 @@ def _states() -> list[str]:
         )
     ]
     head = ("response", "deadlines", "next states", "ends with", "otherwise")
-    return [*request, "", *_table(head, rows)]
+    client = _table(
+        ("client connection", "next states"),
+        [row[:2] for row in _state_rows(states.CLIENT, states.CLIENT_STATES, states.CLIENT_EVENTS)],
+    )
+    return [*request, "", *_table(head, rows), "", *client]
 
 
-def _state_rows(table: states.Table, names: Sequence[str]) -> list[tuple[str, ...]]:
+def _state_rows(
+    table: states.Table, names: Sequence[str], events: Sequence[str] = states.EVENTS
+) -> list[tuple[str, ...]]:
     """State, transitions, causes of an end and other outcomes. Events that are ignored or impossible are left out."""
     rows = []
     for name, row in zip(names, table, strict=True):
         found: tuple[dict[str, list[str]], ...] = ({}, {}, {})  # events by result
-        for event, cell in zip(states.EVENTS, row, strict=True):
+        for event, cell in zip(events, row, strict=True):
             if cell in (states.IGNORED, states.IMPOSSIBLE):
                 continue
             kind, result = (

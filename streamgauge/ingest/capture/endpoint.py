@@ -17,11 +17,10 @@ _COMPARED_BYTES = 512
 
 # --- states, as in Zeek
 
-INACTIVE: Final = 0  # none of its packets has said which byte is next
-PARTIAL: Final = 1  # its SYN was not captured
-ESTABLISHED: Final = 2
-CLOSED: Final = 3  # all bytes before its FIN are taken, or are lost
-RESET: Final = 4
+# INACTIVE: none of its packets has said which byte is next
+# PARTIAL: its SYN was not captured
+# CLOSED: all bytes before its FIN are taken, or are lost
+INACTIVE, PARTIAL, ESTABLISHED, CLOSED, RESET = range(5)
 
 STATES: Final = ("inactive", "partial", "established", "closed", "reset")
 

@@ -26,13 +26,7 @@ from streamgauge.ingest.admin import Admin
 from streamgauge.ingest.event_loop import reduce_gc, stop_on_signals
 from streamgauge.ingest.guards import Guard, Guards, guarded_task
 from streamgauge.ingest.keyed_ids import FILE, load_client_key
-from streamgauge.ingest.listening import (
-    AllowedHosts,
-    bind_tap,
-    join_address,
-    passed_sockets,
-    split_address,
-)
+from streamgauge.ingest.listening import AllowedHosts, bind_tap, join_address, passed_sockets, split_address
 from streamgauge.ingest.metrics import Report
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import (

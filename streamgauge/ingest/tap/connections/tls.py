@@ -50,11 +50,7 @@ class TlsLayer(SSLProtocol):  # type: ignore[misc]
 
 
 async def connect(
-    loop: asyncio.AbstractEventLoop,
-    user: Any,
-    host: str,
-    port: int,
-    context: ssl.SSLContext | None,
+    loop: asyncio.AbstractEventLoop, user: Any, host: str, port: int, context: ssl.SSLContext | None
 ) -> None:
     """Connect `user`, a protocol and `Side`, over TCP or TLS. Raises OSError."""
     if context is None:

@@ -34,7 +34,7 @@ from streamgauge.ingest.tap.exchanges.states import (
     LINGER,
     RESET,
     after,
-)
+)  # fmt: skip
 from streamgauge.ingest.tap.exchanges.timeouts import LINGER_S, RESET_CHECK_S, RESET_PATIENCE_S
 from streamgauge.ingest.tap.http.error_responses import ErrorResponse
 

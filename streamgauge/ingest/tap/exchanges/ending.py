@@ -16,38 +16,25 @@ from streamgauge.ingest.http1.tunnel import Tunnel
 from streamgauge.ingest.recording.recorder import Recorder
 from streamgauge.ingest.recording.waits import Waits
 from streamgauge.ingest.records import Cause
-from streamgauge.ingest.tap.exchanges import upstream_errors
+from streamgauge.ingest.tap.exchanges import states, upstream_errors
 from streamgauge.ingest.tap.exchanges.client_side import ClientSide
 from streamgauge.ingest.tap.exchanges.context import TapContext
-from streamgauge.ingest.tap.exchanges.sides import UpstreamSide
+from streamgauge.ingest.tap.exchanges.sides import Side, UpstreamSide
 from streamgauge.ingest.tap.exchanges.states import (
-    ABORT,
-    CLOSE,
     CONNECTING,
     DRAINED,
     DRAINING,
     KEEP_OPEN,
-    LINGER,
-    MALFORMED,
     RECEIVED,
     RECEIVING,
-    REFUSED,
     RELAYED,
     REQUEST,
-    REQUEST_STATES,
-    RESET,
-    RESPONDING,
     RESPONSE,
-    RESPONSE_STATES,
-    RETRIED,
-    STOPPED,
     TUNNELING,
-    UPSTREAM_END,
-    UPSTREAM_LOST,
-    WAITING,
     after,
     cause_of_end,
 )
+from streamgauge.ingest.tap.exchanges.timeouts import expired
 from streamgauge.ingest.tap.http.error_responses import ErrorResponse
 from streamgauge.ingest.tap.http.routing import Route
 from streamgauge.ingest.tap.relay.body_relay import BodyRelay
@@ -102,7 +89,7 @@ class Ending:
         self._recorder = recorder
 
     def __repr__(self) -> str:
-        request, response = REQUEST_STATES[self.request], RESPONSE_STATES[self.response]
+        request, response = states.REQUEST_STATES[self.request], states.RESPONSE_STATES[self.response]
         return (
             f"<Exchange {self._head.method} to {self._route.upstream.name}: request {request} ({self.request_bytes} bytes), "
             f"response {response} ({self.response_bytes} bytes)>"
@@ -163,14 +150,85 @@ class Ending:
         """End a request with an unacceptable body, before the upstream has received all of it."""
         context = self._context
         context.failures.attempt(context.refusals.count, error.refusal, context.clock_ns())
-        self._end_by(REFUSED, error.refusal, ErrorResponse.bad_request(error))
+        self._end_by(states.REFUSED, error.refusal, ErrorResponse.bad_request(error))
 
     def _malformed(self, error: Exception) -> None:
-        self._end_by(MALFORMED, None, upstream_errors.malformed(self._route.upstream, error))
+        self._end_by(states.MALFORMED, None, upstream_errors.malformed(self._route.upstream, error))
+
+    # --- what ends it
+
+    def on_end(self, side: Side) -> bool:
+        """A side sent its last byte. True: it still receives (half-closed tunnel)."""
+        from_client = side is self._client
+        if (
+            after(RESPONSE, self.response, states.CLIENT_END if from_client else states.UPSTREAM_END)
+            is states.HALF_CLOSED
+        ):
+            tunnel = self._tunnel
+            over = tunnel.client_eof() if from_client else tunnel.upstream_eof()
+            other = self._upstream if from_client else self._client
+            if other is not None:
+                other.end_writing()
+            if over:
+                self.end(tunnel.cause(), None, self._context.clock_ns())
+            return not over
+        if from_client:
+            # Like nginx, treat a client that closes its side as disconnected. A half-close looks the same, but no LLM
+            # client uses it, and an abandoned stream must end at once to save cost.
+            self._lost(states.CLIENT_END, None)
+        elif self.response == states.RESPONDING and self._close_delimited and not self._payload_only:
+            self._response_body.complete = True
+            self._end_by(states.LAST_BYTE, None, None)
+        else:
+            self._lost(states.UPSTREAM_END, None)
+        return False
+
+    def on_lost(self, side: Side, error: Exception | None) -> None:
+        """A side's connection closed (None) or broke before the exchange was complete."""
+        self._lost(states.CLIENT_LOST if side is self._client else states.UPSTREAM_LOST, error)
+
+    def on_deadline(self, now_ns: int) -> None:
+        """Called regularly. End if a peer was silent for too long while the tap was ready to receive from it."""
+        client, timeouts = self._client, self._context.timeouts
+        silent_client = expired(timeouts.request_body_ns, now_ns, client.last_byte_ns, client.ready_ns)
+        if silent_client and self.request == RECEIVING and not client.read_paused:
+            self._refuse(BadRequest(408, "the request's body did not arrive in time"))
+            return
+        # While the tap does not read, silence is no sign of a failed upstream.
+        if client.write_paused:
+            return
+        if self.response == states.WAITING:
+            if expired(timeouts.response_head_ns, now_ns, self._last_ns, self._ready_ns):
+                self._expired(states.EXPIRED)
+            return
+        last_ns = output_ns = self._last_ns
+        ready_ns = self._ready_ns
+        if self.response == states.RESPONDING:
+            if self._recorder is not None:
+                output_ns = self._recorder.last_output_ns
+        elif self.response == RELAYED and self._relay is not None:
+            try:
+                last_ns, output_ns, ready_ns, blocked = self._relay.progress(self._relay_number)
+            except Exception as e:
+                self._context.failures.count(e)
+                return
+            if blocked:
+                return
+        else:
+            return
+        if expired(timeouts.idle_ns, now_ns, last_ns, ready_ns):
+            self._expired(states.EXPIRED)
+        elif expired(timeouts.idle_output_ns, now_ns, output_ns, ready_ns):
+            self._expired(states.OUTPUT_EXPIRED)
+
+    def _expired(self, event: int) -> None:
+        cause = cause_of_end(self.response, event)
+        if cause is not None:
+            self._end_by(event, None, upstream_errors.silent(self._route.upstream, cause))
 
     def _lost(self, event: int, error: Exception | None) -> None:
         response = None
-        if self.response == WAITING and event in (UPSTREAM_END, UPSTREAM_LOST):
+        if self.response == states.WAITING and event in (states.UPSTREAM_END, states.UPSTREAM_LOST):
             upstream = self._upstream
             assert upstream is not None
             # POST is never repeated, even on a connection that may have been idle for too long: the server may have done
@@ -179,7 +237,7 @@ class Ending:
             if upstream.reused and safe and not self._received:
                 # The server closed an idle connection while our request was on its way. The request is idempotent and
                 # has no body, so we may repeat it on a new connection (RFC 9110 §9.2.2).
-                self._apply(RETRIED)
+                self._apply(states.RETRIED)
                 self._context.counters.retries += 1
                 self._upstream = upstream.exchange = None
                 return
@@ -189,7 +247,7 @@ class Ending:
 
     def stop(self) -> None:
         """The tap stops and its drain time is over."""
-        self._end_by(STOPPED, None, upstream_errors.disconnected(self._route.upstream))
+        self._end_by(states.STOPPED, None, upstream_errors.disconnected(self._route.upstream))
 
     # --- the end
 
@@ -201,7 +259,7 @@ class Ending:
         cause = cause_of_end(self.response, event)
         if cause is None:
             return
-        if self.response == TUNNELING and event != STOPPED:
+        if self.response == TUNNELING and event != states.STOPPED:
             cause = self._tunnel.cause(cause)
         started = self._response_head is not None
         self.end(cause, detail, now_ns or self._context.clock_ns(), None if started else response)
@@ -212,7 +270,7 @@ class Ending:
         """Detach, release, record. A second call does nothing: both connections may report the same end."""
         if self.response == RELAYED and self._relay is not None:
             if not self._context.failures.attempt(self._relay.take_back, self._relay_number, now_ns):
-                self.response = RESPONDING  # closing the connections ends the relay's part
+                self.response = states.RESPONDING  # closing the connections ends the relay's part
             # `take_back` reports what is in the relay's queue. That may be the end itself, which comes back here
             # through `relay_ended`: the body had already ended in the relay.
             # The relay's clock reads may be newer than the caller's: an end before the last byte would be a negative
@@ -246,15 +304,15 @@ class Ending:
         refused_status = error_response.status if cause == "bad_request" and error_response else None
         self._record_end(cause, detail, now_ns, reused, tunnel, refused_status)
         if cause == "client_left" and (tunnel is None or detail is not None):
-            then = ABORT
+            then = states.ABORT
         elif complete and self._keep_client and received:
             then = KEEP_OPEN
         # The client knows the end of such a body only by the close. A reset tells it that the body is cut; a close
         # would make it look whole.
         elif not complete and error_response is None and self._close_delimited:
-            then = RESET
+            then = states.RESET
         else:
-            then = LINGER if tunnel is not None or not received else CLOSE
+            then = states.LINGER if tunnel is not None or not received else states.CLOSE
         client = self._client
         context.exchanges.discard(self)
         client.exchange = None
@@ -321,15 +379,8 @@ class Ending:
                 if tunnel is not None:
                     recorder.first_byte_ns = tunnel.first_byte_ns
                 recorder.ended(
-                    cause,
-                    detail,
-                    now_ns,
-                    self.request_bytes,
-                    self.response_bytes,
-                    reused,
-                    tunnel is not None,
-                    self._waits.found,
+                    cause, detail, now_ns, self.request_bytes, self.response_bytes, reused, tunnel is not None, self._waits.found,
                     refused_status,
-                )
+                )  # fmt: skip
             except Exception as e:
                 self._recording_failed(e)

@@ -15,54 +15,46 @@ Cell = int | str
 
 # --- states of the request, from the client to the upstream
 
-RECEIVING: Final = 0  # the client still has to send a part of the body
-RECEIVED: Final = 1  # whole
-SWITCHED: Final = 2  # the client's direction of a tunnel
-REQUEST_OVER: Final = 3
+# RECEIVING: the client still has to send a part of the body
+# RECEIVED: whole
+# SWITCHED: the client's direction of a tunnel
+RECEIVING, RECEIVED, SWITCHED, REQUEST_OVER = range(4)
 
 # --- states of the response, from the upstream to the client
 
-CONNECTING: Final = 0  # no upstream connection yet; the request's body is buffered
-WAITING: Final = 1  # the request's head has been sent; informational responses (1xx) do not leave this state
-RESPONDING: Final = 2  # the final response head has been forwarded; the event loop forwards the body
-RELAYED: Final = 3  # the relay owns both sockets and forwards the body
-TUNNELING: Final = 4  # the upstream answered 101: both directions are opaque bytes
-# over, and the upstream connection is released; the client's kernel does not have everything
-DRAINING: Final = 5
-OVER: Final = 6  # the last record is made
+# CONNECTING: no upstream connection yet; the request's body is buffered
+# WAITING: the request's head has been sent; informational responses (1xx) do not leave this state
+# RESPONDING: the final response head has been forwarded; the event loop forwards the body
+# RELAYED: the relay owns both sockets and forwards the body
+# TUNNELING: the upstream answered 101: both directions are opaque bytes
+# DRAINING: over, and the upstream connection is released; the client's kernel does not have everything
+# OVER: the last record is made
+CONNECTING, WAITING, RESPONDING, RELAYED, TUNNELING, DRAINING, OVER = range(7)
 
 REQUEST_STATES: Final = ("receiving", "received", "switched", "over")
-RESPONSE_STATES: Final = (
-    "connecting",
-    "waiting",
-    "responding",
-    "relayed",
-    "tunneling",
-    "draining",
-    "over",
-)
+RESPONSE_STATES: Final = ("connecting", "waiting", "responding", "relayed", "tunneling", "draining", "over")
 
 # --- events
 
-CLIENT_END: Final = 0  # the client ended its direction (FIN)
-CLIENT_LOST: Final = 1
-REQUEST_COMPLETE: Final = 2
-REFUSED: Final = 3  # the request's body is not acceptable
-CONNECTED: Final = 4
-CONNECT_FAILED: Final = 5
-UPSTREAM_END: Final = 6  # the upstream ended its direction (FIN)
-UPSTREAM_LOST: Final = 7
-HEAD: Final = 8  # the final response head
-SWITCH: Final = 9  # a 101
-LAST_BYTE: Final = 10  # of the response's body
-MALFORMED: Final = 11  # the response is not HTTP
-RETRIED: Final = 12  # a safe request that an idle connection has lost
-HANDED_OVER: Final = 13  # to the relay
-TAKEN_BACK: Final = 14  # from the relay
-EXPIRED: Final = 15  # a time limit
-OUTPUT_EXPIRED: Final = 16  # the one for output: heartbeats do not count
-STOPPED: Final = 17  # the tap's drain time is over
-DRAINED: Final = 18  # the client's kernel has everything, or its delivery is no longer observed
+# CLIENT_END: the client ended its direction (FIN)
+# REFUSED: the request's body is not acceptable
+# UPSTREAM_END: the upstream ended its direction (FIN)
+# HEAD: the final response head
+# SWITCH: a 101
+# LAST_BYTE: of the response's body
+# MALFORMED: the response is not HTTP
+# RETRIED: a safe request that an idle connection has lost
+# HANDED_OVER: to the relay
+# TAKEN_BACK: from the relay
+# EXPIRED: a time limit
+# OUTPUT_EXPIRED: the one for output: heartbeats do not count
+# STOPPED: the tap's drain time is over
+# DRAINED: the client's kernel has everything, or its delivery is no longer observed
+(
+    CLIENT_END, CLIENT_LOST, REQUEST_COMPLETE, REFUSED, CONNECTED, CONNECT_FAILED, UPSTREAM_END,
+    UPSTREAM_LOST, HEAD, SWITCH, LAST_BYTE, MALFORMED, RETRIED, HANDED_OVER, TAKEN_BACK, EXPIRED,
+    OUTPUT_EXPIRED, STOPPED, DRAINED,
+) = range(19)  # fmt: skip
 
 EVENTS: Final = (
     "client end", "client lost", "request complete", "refused", "connected", "connect failed", "upstream end", "upstream lost",
@@ -126,40 +118,31 @@ RESPONSE: Final[Table] = (
 )  # fmt: skip
 
 DEADLINES: Final[tuple[tuple[str, ...], ...]] = (
-    ("connect_timeout_s",),
-    ("headers_timeout_s",),
-    ("idle_timeout_s", "idle_output_timeout_s"),
+    ("connect_timeout_s",), ("headers_timeout_s",), ("idle_timeout_s", "idle_output_timeout_s"),
     ("idle_timeout_s", "idle_output_timeout_s"),
     # The kernel breaks connections whose peer acknowledges nothing: silence in a tunnel is normal.
-    ("peer_timeout_s",),
-    ("peer_timeout_s",),
-    (),
-)
+    ("peer_timeout_s",), ("peer_timeout_s",), (),
+)  # fmt: skip
 """Options with the limits of each state of the response. The request's is `body_timeout_s` while it is received."""
 
 # --- a client connection: states
 
-IDLE: Final = 0  # no byte of a next request
-HEAD_PART: Final = 1
-EXCHANGING: Final = 2  # bytes of next requests are kept
-LINGERING: Final = 3  # everything is written; what the client still sends is dropped
-DELIVERING: Final = 4  # to be closed once the client's kernel has the last response, or nothing observes that
-RESETTING: Final = 5  # to be reset once the client's kernel has the last response
-CLOSED: Final = 6
+# IDLE: no byte of a next request
+# EXCHANGING: bytes of next requests are kept
+# LINGERING: everything is written; what the client still sends is dropped
+# DELIVERING: to be closed once the client's kernel has the last response, or nothing observes that
+# RESETTING: to be reset once the client's kernel has the last response
+IDLE, HEAD_PART, EXCHANGING, LINGERING, DELIVERING, RESETTING, CLOSED = range(7)
 
 CLIENT_STATES: Final = ("idle", "head", "exchange", "lingering", "delivering", "resetting", "closed")
 
 # --- its events. The first five say what the end of an exchange, an error response, a limit or a stop asks for.
 
-KEEP_OPEN: Final = 0
-CLOSE: Final = 1
-LINGER: Final = 2  # close, but read on for a while: the client is still sending
-RESET: Final = 3  # a FIN would make a body that was cut short look complete
-ABORT: Final = 4
-BYTES: Final = 5  # an incomplete head is in the buffer
-REQUEST_HEAD: Final = 6
-DELIVERED: Final = 7  # or the delivery is no longer observed
-LOST: Final = 8
+# LINGER: close, but read on for a while: the client is still sending
+# RESET: a FIN would make a body that was cut short look complete
+# BYTES: an incomplete head is in the buffer
+# DELIVERED: or the delivery is no longer observed
+KEEP_OPEN, CLOSE, LINGER, RESET, ABORT, BYTES, REQUEST_HEAD, DELIVERED, LOST = range(9)
 
 CLIENT_EVENTS: Final = (
     "keep open",
