@@ -11,8 +11,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
+import itertools
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -33,8 +35,10 @@ from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.location import locate
 from streamgauge.analytics.storage.store import Store
-from streamgauge.ingest.records import unpack
+from streamgauge.ingest.condensed_body import CondensedBody
+from streamgauge.ingest.records import Request, encode, unpack
 from tests.dashboard.generated_store import filled
+from tests.prompt_bodies import encoded, prompt, rendered
 
 EVENTS = 100
 """Output events of a stream."""
@@ -43,6 +47,10 @@ COMMITS = {1: 3, 100: 3, 10_000: 1}
 """Number of commits counted, by their rows of `events`."""
 DECODE, MEASURE = "decode: ", "decode and measure: "
 OVERVIEW = "script run of Overview"
+REQUESTS = "body of 100 KB in the tap"
+REQUEST_DIALECTS, REQUEST_BYTES, READ_BYTES = (
+    ("openai_chat", "anthropic", "openai_responses", "gemini"), 100_000, 65_536
+)  # fmt: skip
 LIBRARY, PAGES = "window.so", "pages"
 TIMEOUT_S = 600
 START_MS = 1_800_000_000_000
@@ -110,7 +118,24 @@ def overview(folder: Path) -> tuple[Work, int]:
     return work, 1
 
 
+def requests(_: Path) -> tuple[Work, int]:
+    """What the tap makes of bodies of about 100 KB, each in two reads: condensed, with their anatomy, encoded as records."""
+    rng, bodies = random.Random(3), list[bytes]()
+    for dialect in REQUEST_DIALECTS:
+        sizes = (encoded(rendered(prompt(rng, long=True), dialect)[0], rng) for _ in itertools.count())
+        bodies.append(next(body for body in sizes if abs(len(body) - REQUEST_BYTES) < REQUEST_BYTES / 20))
+
+    def work() -> None:
+        for body in bodies:
+            walk = CondensedBody(b"k" * 32)
+            kept = walk.feed(body[:READ_BYTES]) + walk.feed(body[READ_BYTES:])
+            encode(Request("-" * 36, 1, kept, False, condensed=True, anatomy=walk.anatomy))
+
+    return work, len(bodies)
+
+
 CASES: dict[str, Case] = {
+    REQUESTS: requests,
     **{DECODE + w.name: partial(events_of, w, decoding, DECODED_STREAMS) for w in WORKLOADS},
     **{MEASURE + w.name: partial(events_of, w, measuring, MEASURED_STREAMS) for w in WORKLOADS},
     **{f"commit of {rows:,} rows": partial(commits_of, rows) for rows in COMMITS},

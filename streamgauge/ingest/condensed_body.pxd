@@ -21,13 +21,29 @@ cdef class CondensedBody:
     cpdef bytes feed(self, bytes data)
 
     @cython.locals(
-        anatomy=AnatomyReader, skeleton=PromptSkeleton, watched=int64_t, escaped=bint, depth=int64_t, in_string=bint, held=bytes, is_value=bint, is_read=bint, after_colon=bint,
+        anatomy=AnatomyReader, skeleton=PromptSkeleton, watched=int64_t, escaped=bint, depth=int64_t, in_string=bint, held=bytes,
+        text='const uint8_t *', is_value=bint, is_read=bint, after_colon=bint,
         kept=bytearray, start=int64_t, string_from=int64_t, text_from=int64_t, raw_from=int64_t, before=int64_t, at=int64_t, size=int64_t, c=uint8_t,
         is_long=bint
     )
     cdef bytes _walk(self, bytes data, bint reads)
 
-@cython.locals(text='const uint8_t *')
+cdef class CodedBody(CondensedBody):
+    cdef readonly object decoding
+
+    cpdef bytes feed(self, bytes data)
+
+cdef extern from *:
+    """
+    #include <string.h>
+    static inline int64_t next_byte(const uint8_t *text, uint8_t byte, int64_t at, int64_t size) {
+        const uint8_t *found = memchr(text + at, byte, size - at);
+        return found ? found - text : size;
+    }
+    """
+    int64_t next_byte(const uint8_t *text, uint8_t byte, int64_t at, int64_t size) noexcept
+
+@cython.locals(text='const uint8_t *', start=int64_t, before=int64_t)
 cdef int64_t _text_end(bytes data, int64_t at, int64_t size)
 
 @cython.locals(text='const uint8_t *', c=uint8_t)

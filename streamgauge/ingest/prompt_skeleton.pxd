@@ -1,17 +1,17 @@
 """The types of `prompt_skeleton.py` for the compiled build."""
 
 cimport cython
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint8_t
 
 from streamgauge.ingest.segment_hash cimport SegmentHash
 
 cdef int64_t _NONE, _BODY, _TOOLS, _SYSTEM, _SYSTEM_OBJECT, _MESSAGES, _MESSAGE, _PARTS, _CALLS, _IMAGES, _THOUGHTS, _DEEP, _SEGMENT
 cdef int64_t _INNER, _CONTENT, _BLOCK, _MARK, _GROUP
 cdef int64_t _MODEL, _SETTING, _PROMPT, _WRAPPER, _TEXT, _INPUT, _ROLE, _TYPE, _NAME, _ID, _AUDIO, _FUNCTION, _POINT, _TTL, _MIME, _LAST
-cdef int64_t _DECLARATIONS, _MOST, _MOST_NAME, _MOST_SCALAR, _MOST_OPEN, _DEEPEST, _COMMA
+cdef int64_t _DECLARATIONS, _MOST, _MOST_NAME, _MOST_SCALAR, _MOST_OPEN, _DEEPEST
+cdef uint8_t _SPACE, _COMMA
 cdef dict _BODY_NAMES, _MESSAGE_NAMES, _PART_NAMES, _KINDS_BY_NAME, _KINDS_BY_TYPE, _RANKS, _known_names
 cdef frozenset _SETTING_KINDS, _SYSTEM_ROLES, _TOOL_ROLES
-cdef bytes _SPACES, _SEPARATORS
 
 cdef _named(bytes raw)
 cdef str _kind_of_type(bytes kind)
@@ -22,28 +22,29 @@ cdef class PromptSkeleton:
     cdef bytearray _frames
     cdef bytes _data, _name_text, _setting, _type, _tool, _id, _mime, _mark, _scalar
     cdef bytes _role, _item_type, _item_tool, _item_id, _item_mark, _body_mark
-    cdef SegmentHash _hash, _rest, _before
+    cdef SegmentHash _hash, _rest, _before, _text_hash
     cdef str _kind, _shape
-    cdef bint _is_point, _is_first, _skips, _drops_comma, _in_message
+    cdef bint _is_point, _is_first, _skips, _drops_comma, _in_message, _in_text, _is_plain
     cdef list _pending, _last, _settings, _tools, _system, _messages, _current
     cdef dict _calls
 
     cpdef tuple segments(self)
     cdef begin_read(self, bytes data)
-    @cython.locals(size=int64_t, comma_at=int64_t)
+    @cython.locals(text='const uint8_t *', size=int64_t, at=int64_t)
     cdef end_read(self, int64_t name_from)
-    @cython.locals(data=bytes, start=int64_t)
-    cdef int64_t _comma_before(self, int64_t at)
-    @cython.locals(at=int64_t)
+    @cython.locals(text='const uint8_t *', start=int64_t)
+    cdef int64_t _mark_from(self, int64_t at) except -1
+    @cython.locals(text='const uint8_t *', one=SegmentHash)
     cdef _flush(self, int64_t to)
     @cython.locals(frame=int64_t, name=int64_t, kind=str)
     cdef string_begins(self, int64_t at, bint is_value)
     @cython.locals(frame=int64_t)
     cdef string_ends(self, bytes held, int64_t string_from, int64_t at, bint is_value)
+    @cython.locals(text='const uint8_t *')
     cdef bytes _text(self, bytes held, int64_t string_from, int64_t at)
     cdef _value(self, int64_t frame, int64_t name, bytes text)
     cdef _name_ends(self, int64_t frame, bytes text, int64_t string_from, int64_t at)
-    @cython.locals(comma_at=int64_t)
+    @cython.locals(at=int64_t)
     cdef _mark_begins(self, int64_t string_from)
     @cython.locals(frame=int64_t, name=int64_t, new=int64_t, kind=str)
     cdef opens(self, int64_t depth, int64_t at, bint is_array, bint is_value)
@@ -52,7 +53,7 @@ cdef class PromptSkeleton:
     @cython.locals(depth=int64_t, frame=int64_t, before=int64_t)
     cdef closes(self, int64_t at)
     cdef _begin(self, int64_t at, int64_t depth, str kind)
-    @cython.locals(kind=str, name=bytes, size=int64_t)
+    @cython.locals(kind=str, name=bytes, size=int64_t, one=SegmentHash)
     cdef _end(self, int64_t at)
     @cython.locals(rank=int64_t)
     cdef _add(self, str kind, bytes name, int64_t size, bytes digest)

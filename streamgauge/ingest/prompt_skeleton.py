@@ -7,6 +7,7 @@ whose members matter (`watched` is their depth). Everything below is only hashed
   system text, messages. Within a message: reasoning, content, calls.
 - A segment is a string, or a container with its brackets. Its hash covers its bytes as they stand in the body, without cache marks:
   `cache_control` with the comma beside it. A `cachePoint` marks the segment before it.
+- A block that has only a text is the same segment as a string: clients send a block where they set a cache mark, and later a string.
 - An element of `input` without parts is a segment itself, like a call of the Responses API: all of its bytes.
 - Settings are the parameters that belong to the cached prefix by the vendors' documentation. Parameters of sampling are none.
 - A result has the name of the tool that its call names.
@@ -63,7 +64,7 @@ _MESSAGE_NAMES = {
 _PART_NAMES = {
     b"type": _TYPE, b"name": _NAME, b"server_label": _NAME, b"id": _ID, b"call_id": _ID, b"tool_use_id": _ID, b"toolUseId": _ID,
     b"mimeType": _MIME, b"mime_type": _MIME, b"content": _CONTENT, b"cache_control": _MARK, b"cachePoint": _POINT,
-    b"functionDeclarations": _DECLARATIONS, b"function_declarations": _DECLARATIONS, b"ttl": _TTL,
+    b"functionDeclarations": _DECLARATIONS, b"function_declarations": _DECLARATIONS, b"ttl": _TTL, b"text": _TEXT,
     **dict.fromkeys([
         b"function", b"functionCall", b"function_call", b"functionResponse", b"function_response", b"toolUse", b"toolResult",
         b"toolSpec", b"inlineData", b"inline_data", b"fileData", b"file_data",
@@ -87,7 +88,7 @@ _RANKS = {"reasoning": 0, "tool_call": 2, "item": 3}
 """Of what a message has besides its content."""
 _SETTING_KINDS = frozenset({"model", "settings"})
 _SYSTEM_ROLES, _TOOL_ROLES = frozenset({"system", "developer"}), frozenset({"tool", "function"})
-_SPACES, _SEPARATORS, _COMMA = b" \t\r\n", b" \t\r\n,", 44
+_SPACE, _COMMA = b" ,"
 # Typed in the .pxd. Compiled code reads other globals from the module's dict.
 _MOST, _MOST_NAME, _MOST_SCALAR, _MOST_OPEN, _DEEPEST = (
     MAX_SEGMENTS, MAX_NAME_BYTES, MAX_SCALAR_BYTES, MAX_OPEN_CALLS, MAX_DEPTH
@@ -137,6 +138,11 @@ class PromptSkeleton:
         self._hash = SegmentHash(key)
         self._rest = SegmentHash(key)
         """Of the open message without its segments."""
+        self._text_hash = SegmentHash(key)
+        self._in_text = False
+        """Of the member `text` of the open segment, and whether it is open."""
+        self._is_plain = False
+        """The open segment has only a `type`, a text and cache marks. It is the same as a string."""
         self._before = SegmentHash(key)
         """Of the open segment before a comma, if a cache mark may follow."""
         self._depth = self._began = 0
@@ -185,25 +191,27 @@ class PromptSkeleton:
         self._data, self._from = data, 0
 
     def end_read(self, name_from: int) -> None:
-        """`name_from`: where a name begins that this read does not end. −1: no string is open. −2: a value is."""
+        """`name_from`: where a name begins that this read does not end. −1: no string is open. −2: another string is."""
         size = len(self._data)
         if self._scalar_from >= 0:
-            self._scalar = (self._scalar + self._data[self._scalar_from : size])[:_MOST_SCALAR]
+            text = self._data
+            self._scalar = (self._scalar + text[self._scalar_from : size])[:_MOST_SCALAR]
             self._scalar_from = 0
         if self._depth or self._in_message:
             if self._depth > 0 and name_from >= -1:
-                comma_at = self._comma_before(size if name_from < 0 else name_from)
-                if comma_at:
-                    self._flush(comma_at)
+                at = self._mark_from(size if name_from < 0 else name_from)
+                if at or self._is_first:
+                    self._flush(at)
                     self._before.set_to(self._hash)
             self._flush(size)
         self._base += size
         self._data = b""
 
-    def _comma_before(self, at: int) -> int:
-        """The first of the separators before this byte."""
-        data, start = self._data, self._from
-        while at > start and data[at - 1] in _SEPARATORS:
+    def _mark_from(self, at: int) -> int:
+        """The first byte that a cache mark takes away whose name begins at this byte: the comma before it, unless it is the first
+        member. 0: an earlier read may have the comma."""
+        text, start = self._data, self._from
+        while not self._is_first and at > start and (text[at - 1] <= _SPACE or text[at - 1] == _COMMA):
             at -= 1
         return at
 
@@ -211,15 +219,13 @@ class PromptSkeleton:
         """Hash the bytes before `to`."""
         if self._skips:
             return
-        if self._drops_comma and to > self._from:
-            at = self._from
-            while at < to and self._data[at] in _SPACES:
-                at += 1
-            self._drops_comma = at == to
-            if at < to and self._data[at] == _COMMA:
-                self._hash.feed(self._data, self._from, at)
-                self._from = at + 1
-        (self._hash if self._depth else self._rest).feed(self._data, self._from, to)
+        if self._drops_comma:
+            text = self._data
+            while self._from < to and (text[self._from] <= _SPACE or text[self._from] == _COMMA):
+                self._from += 1
+            self._drops_comma = self._from == to
+        one = self._text_hash if self._in_text else self._hash if self._depth else self._rest
+        one.feed(self._data, self._from, to)
         self._from = to
 
     # -- strings -------------------------------------------------------------------------------------------------------
@@ -257,6 +263,10 @@ class PromptSkeleton:
                 kind = "text"
             elif name == _THOUGHTS:
                 kind = "reasoning"
+        elif frame == _SEGMENT and name == _TEXT and self._is_plain:
+            self._flush(at + 1)
+            self._in_text = True
+            self._text_hash.begin()
         if kind:
             if not self._in_message and kind == "text" and name != _LAST:
                 self._messages_begun += 1
@@ -270,13 +280,18 @@ class PromptSkeleton:
                 self._tool = self._text(held, string_from, at)
             self._end(at)
         elif is_value:
-            if frame >= _MESSAGE and self._name >= _ROLE:
+            if self._in_text:
+                self._flush(at)
+                self._in_text = False
+                self._hash.feed(self._text_hash.digest(), 0, 8)
+            elif frame >= _MESSAGE and self._name >= _ROLE:
                 self._value(frame, self._name, self._text(held, string_from, at))
         elif frame in (_BODY, _SYSTEM_OBJECT, _MESSAGE) or frame >= _SEGMENT:
             self._name_ends(frame, self._text(held, string_from, at), string_from if not held else -1, at)
 
     def _text(self, held: bytes, string_from: int, at: int) -> bytes:
-        return held[1:] + self._data[string_from:at] if held else self._data[string_from + 1 : at]
+        text = self._data  # in compiled code a pointer, whose slices are cheap
+        return held[1:] + text[string_from:at] if held else text[string_from + 1 : at]
 
     def _value(self, frame: int, name: int, text: bytes) -> None:
         if len(text) > _MOST_NAME:
@@ -314,6 +329,8 @@ class PromptSkeleton:
         else:
             self._name = _PART_NAMES.get(text, 0)
             if frame == _SEGMENT:
+                if self._name not in (_TYPE, _TEXT, _MARK):
+                    self._is_plain = False
                 if not self._shape or text == b"thought":
                     self._shape = _KINDS_BY_NAME.get(text, "")
                 if self._name == _DECLARATIONS and self._kind == "tool":  # a list of tools
@@ -326,10 +343,10 @@ class PromptSkeleton:
         self._is_first = False
 
     def _mark_begins(self, string_from: int) -> None:
-        """What follows is a cache mark: do not hash it, nor the comma before it, or the one after it if it is the first member."""
-        comma_at = self._comma_before(string_from) if string_from >= 0 else 0
-        if comma_at:
-            self._flush(comma_at)
+        """Do not hash the cache mark that follows, nor the comma before it; of a first member, the one after it."""
+        at = self._mark_from(string_from) if string_from >= 0 else -1
+        if at > 0 or (at == 0 and self._is_first):
+            self._flush(at)
         else:
             self._hash.set_to(self._before)
         self._skips, self._drops_comma = True, self._is_first
@@ -466,7 +483,9 @@ class PromptSkeleton:
         self._setting = self._name_text
         self._type = self._tool = self._id = self._mime = self._mark = b""
         self._shape = ""
-        self._is_point = self._drops_comma = False
+        self._is_point = self._drops_comma = self._in_text = False
+        self._is_plain = depth > 0 and kind in ("", "system")
+        self._text_hash.begin()
 
     def _end(self, at: int) -> None:
         """The open segment ends before this byte."""
@@ -484,7 +503,11 @@ class PromptSkeleton:
                 name = name or self._type or self._name_text
             elif kind in _SETTING_KINDS:
                 name = self._setting
-            self._add(kind, name, size, self._hash.digest())
+            one = self._hash
+            if self._is_plain and kind in ("text", "system") and self._text_hash.size:
+                one = self._text_hash
+                size = one.size
+            self._add(kind, name, size, one.digest())
         self._depth, self._from = 0, at
 
     def _add(self, kind: str, name: bytes, size: int, digest: bytes) -> None:

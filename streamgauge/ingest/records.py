@@ -108,7 +108,7 @@ class Segment(msgspec.Struct, array_like=True, frozen=True, gc=False):
     message: int
     """Number of its message from 0. −1: before the messages."""
     size: int
-    """In bytes, as in the body."""
+    """In bytes, as in the body. Of a block that has only a text, the size of the text."""
     hash: bytes
     """Keyed hash of its bytes without cache marks: 8 bytes."""
     role: str | None = None
@@ -163,7 +163,7 @@ class Conversation(msgspec.Struct, array_like=True, frozen=True, gc=False):
     by_cache_key: bool = False
     """The session is named only by the key of the prompt cache, which agents of one run may share."""
     anatomy: RequestAnatomy | None = None
-    """None: unknown, or a request without tools."""
+    """None: unknown. A request without tools has only the segments."""
 
 
 class Opened(Record, frozen=True):
@@ -233,13 +233,13 @@ class Request(Record, frozen=True):
     truncated: bool
     """The body is longer, or its end was not seen."""
     decoded: bool = False
-    """The content coding was decoded by `streamgauge.ingest.redaction`."""
+    """The content coding was decoded: by `streamgauge.ingest.redaction`, or of a body that is condensed."""
     conversation: Conversation | None = None
     """Read by `streamgauge.ingest.redaction` before it removed the text. None: not read."""
     condensed: bool = False
     """Long strings and what is nested deeply are empty (`streamgauge.ingest.condensed_body`)."""
     anatomy: RequestAnatomy | None = None
-    """Of a condensed body."""
+    """Of a condensed body. None: not read, or an exception."""
 
 
 class Frames(Record, frozen=True):

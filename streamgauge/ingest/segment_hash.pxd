@@ -17,7 +17,8 @@ cdef extern from *:
     """
     uint64_t word_at(const uint8_t *text) noexcept
 
-cdef uint64_t _BITS, _FACTOR
+cdef uint64_t _BITS, _FACTOR, _A, _B, _C, _D, _LENGTH
+cdef object _pack
 cdef bint _COMPILED
 
 @cython.final

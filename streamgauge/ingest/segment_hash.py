@@ -13,6 +13,9 @@ from functools import lru_cache
 
 _BITS = 0xFFFF_FFFF_FFFF_FFFF
 _FACTOR = 0x9E37_79B9_7F4A_7C15
+_A, _B, _C, _D = 0x736F_6D65_7073_6575, 0x646F_7261_6E64_6F6D, 0x6C79_6765_6E65_7261, 0x7465_6462_7974_6573
+_LENGTH = 16 << 56
+_pack = struct.Struct("<Q").pack
 _COMPILED = not __file__.endswith(".py")
 
 
@@ -75,13 +78,12 @@ class SegmentHash:
     def digest(self) -> bytes:
         """8 bytes."""
         state = ((self._state ^ self._word) * _FACTOR) & _BITS
-        return siphash(self._key_0, self._key_1, state ^ (state >> 32), self.size).to_bytes(8, "little")
+        return _pack(siphash(self._key_0, self._key_1, state ^ (state >> 32), self.size))
 
 
 def siphash(key_0: int, key_1: int, first: int, second: int) -> int:
     """SipHash-2-4 of two words of 8 bytes."""
-    a, b = key_0 ^ 0x736F_6D65_7073_6575, key_1 ^ 0x646F_7261_6E64_6F6D
-    c, d = key_0 ^ 0x6C79_6765_6E65_7261, key_1 ^ 0x7465_6462_7974_6573
+    a, b, c, d = key_0 ^ _A, key_1 ^ _B, key_0 ^ _C, key_1 ^ _D
     for n in range(10):
         if n == 0:
             d ^= first
@@ -90,9 +92,9 @@ def siphash(key_0: int, key_1: int, first: int, second: int) -> int:
             d ^= second
         elif n == 4:
             a ^= second
-            d ^= 16 << 56
+            d ^= _LENGTH
         elif n == 6:
-            a ^= 16 << 56
+            a ^= _LENGTH
             c ^= 0xFF
         a = (a + b) & _BITS
         c = (c + d) & _BITS

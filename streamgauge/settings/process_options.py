@@ -85,8 +85,8 @@ def ship_options(settings: Settings) -> ShipOptions:
 
 def redactor(settings: Settings) -> Redactor:
     """Raises OSError and ValueError as `load_client_key`."""
-    from streamgauge.analytics.decoding.content_coding import BodyDecoder
     from streamgauge.analytics.decoding.conversation import ConversationReader
+    from streamgauge.ingest.content_coding import BodyDecoder
     from streamgauge.ingest.redaction.record_redactor import Redactor
 
     key = client_key(settings)

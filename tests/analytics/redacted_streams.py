@@ -8,9 +8,9 @@ from typing import Any
 import polars as pl
 
 from streamgauge.analytics.assembly.assembler import Assembler
-from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.analytics.measures.measure import measure
+from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.records import AnyRecord, Frames, Request, ResponseHeaders
 from streamgauge.ingest.redaction.record_redactor import Redactor
 from tests.analytics.stream_records import NEED_TEXT, closed, opened, stream_id

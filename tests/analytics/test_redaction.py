@@ -17,9 +17,9 @@ import pytest
 import zstandard
 
 from streamgauge.analytics.assembly.assembler import Assembler
-from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.analytics.measures.measure import measure
+from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.files import har
 from streamgauge.ingest.files.exchange_log import Exchange, exchange_log
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader

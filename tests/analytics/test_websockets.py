@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamgauge.analytics.assembly.assembler import Assembler
-from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.minute_rows import rollups
 from streamgauge.analytics.measures.open_streams import open_stream_frame
 from streamgauge.analytics.storage.reconciliation import RECORDED_BY_TAP
+from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.identifiers import is_answer
 from streamgauge.ingest.keyed_ids import RECORDED, keyed_hash, session_hash
 from streamgauge.ingest.records import AnyRecord, Frames, Lost, RequestAnatomy, encode, unpack

@@ -13,7 +13,6 @@ import msgspec
 
 from streamgauge.analytics.assembly.finished_stream import MISSING, FinishedStream, RecordGap
 from streamgauge.analytics.assembly.record_validation import Failure
-from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.analytics.decoding.decoded_body import body_of
 from streamgauge.analytics.decoding.request_body import (
@@ -25,6 +24,7 @@ from streamgauge.analytics.decoding.request_body import (
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.ingest import identifiers
+from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.records import (
     AnyRecord,
     Closed,

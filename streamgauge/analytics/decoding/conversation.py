@@ -9,11 +9,12 @@ Rules
 3. Codex has its thread and that of a subagent's parent in `client_metadata`, and for a request over a WebSocket the caller's
    `traceparent`. A message of MCP has the session and the `traceparent` in `params._meta`.
 4. `prompt_cache_key` is used only if it has the form of an id, because applications also use one key for all conversations.
-5. The anatomy is that of requests with tools: agents that name no session have them.
+5. The anatomy of a request without tools has only the segments: agents that name no session have tools.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -28,6 +29,8 @@ from streamgauge.ingest.condensed_body import CondensedBody
 from streamgauge.ingest.keyed_ids import session_hash
 from streamgauge.ingest.labels import BODY, Label
 from streamgauge.ingest.records import Conversation, RequestAnatomy
+
+log = logging.getLogger(__name__)
 
 MAX_SESSION_CHARS = 1024
 
@@ -132,10 +135,14 @@ class ConversationReader:
         by_cache = by_cache if named is None and by_cache and _ID.fullmatch(by_cache) else None
         session, parent = named or by_cache, _text(by_client.get("x-codex-parent-thread-id"))
         previous, has_tools = found.previous_response_id, None if truncated else _has_tools(found)
-        if has_tools and anatomy is None:
+        if anatomy is None and not truncated:
             walk = CondensedBody(self.key)
             walk.feed(body)
             anatomy = walk.anatomy
+            if walk.error is not None:
+                log.error("cannot read the anatomy of a request", exc_info=walk.error)
+        if anatomy is not None and has_tools is False:
+            anatomy = RequestAnatomy(segments=anatomy.segments, left_out=anatomy.left_out)
         return Conversation(
             session=session_hash(session, self.key) if session else None,
             turns=None if truncated else _turns(found),
@@ -147,7 +154,7 @@ class ConversationReader:
             labels=labels,
             parent=session_hash(parent, self.key) if parent and parent != session else None,
             by_cache_key=by_cache is not None,
-            anatomy=anatomy if has_tools is not False else None,
+            anatomy=anatomy,
         )
 
     def _labels_in(self, found: _Body) -> dict[str, str] | None:

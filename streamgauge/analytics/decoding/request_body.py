@@ -16,10 +16,10 @@ from urllib.parse import unquote
 
 import msgspec
 
-from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.dialects import kept
 from streamgauge.analytics.dialects.tolerant_json import FAULTS, compact, member_of
 from streamgauge.ingest import identifiers
+from streamgauge.ingest.content_coding import BodyDecoder
 
 T = TypeVar("T")
 

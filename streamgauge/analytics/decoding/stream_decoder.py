@@ -15,7 +15,6 @@ from typing import Any
 
 from streamgauge.analytics.decoding.accumulator import StreamAccumulator
 from streamgauge.analytics.decoding.client_checks.by_dialect import CHECKS
-from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.decoding.dialect_selection import UNKNOWN, DialectSelector, UnknownReader
 from streamgauge.analytics.decoding.framing import Envelope, Framer
 from streamgauge.analytics.decoding.stream_output import Audio, EventColumns, OutputStart, ToolCall
@@ -33,6 +32,7 @@ from streamgauge.analytics.dialects.events import (
 )
 from streamgauge.analytics.dialects.tolerant_json import json_or_none
 from streamgauge.analytics.dialects.vendors import header_stats, vendor_of
+from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.records import CodingFault, body_coding
 from streamgauge.ingest.redaction.filler import is_filler
 

@@ -184,7 +184,7 @@ class Sessions:
             found.callers = waiting
         found.turn, found.at_ns, found.ended_ns = turn, at_ns, at_ns + (row["end_ns"] or 0)
         found.requests += 1
-        found.anatomy = asked
+        found.anatomy = msgspec.structs.replace(asked, segments=None)
         found.goes_on = row["outcome"] != OK or row["tool_call_count"] != 0
         found.waits = row["outcome"] == OK and bool(row["tool_call_count"])
         calls = stream.body.tool_times if found.waits and stream.body is not None else ()

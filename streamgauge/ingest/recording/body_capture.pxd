@@ -9,7 +9,7 @@ cpdef capture_content(dict known)
 @cython.locals(line_end=int64_t, is_json=bint, text=bytes)
 cpdef body_kind(bytes start, bint more)
 @cython.locals(field=FieldFacts)
-cdef bytes _named_coding(list fields)
+cpdef bytes named_coding(list fields)
 
 
 cdef class ResponseLook:

@@ -96,7 +96,8 @@ def _may_begin_events(text: bytes) -> bool:
     return text[:1] == b":" or any(field.startswith(text) for field in (*_FIELDS, _BOM))
 
 
-def _named_coding(fields: Sequence[FieldFacts]) -> bytes:
+def named_coding(fields: Sequence[FieldFacts]) -> bytes:
+    """The value of `content-encoding`."""
     for field in fields:
         if field.name == b"content-encoding":
             return field.value
@@ -126,7 +127,7 @@ def captures_request(content_type: bytes | None, fields: Sequence[FieldFacts], s
     """Whether to capture a request that begins like this."""
     if content_type is not None and _text_types[content_type]:
         return True
-    kind = body_kind(_without_coding(start[:LOOK_BYTES], _named_coding(fields)), True)
+    kind = body_kind(_without_coding(start[:LOOK_BYTES], named_coding(fields)), True)
     # curl and fetch name JSON a form or text. Without a content type, analytics handles any text.
     return kind != "binary" if content_type is None else kind is None or kind in ("json", "lines")
 
@@ -137,7 +138,7 @@ class ResponseLook:
     def __init__(self, method: str, head: ResponseFacts, limit_bytes: int) -> None:
         """`limit_bytes`: what its content type allows."""
         self._is_post = method == "POST"
-        self._coding = _named_coding(head.fields)
+        self._coding = named_coding(head.fields)
         self._limit_bytes = limit_bytes
         self._start = b""
 

@@ -3,7 +3,7 @@
 cimport cython
 from libc.stdint cimport int64_t
 
-from streamgauge.ingest.condensed_body cimport CondensedBody
+from streamgauge.ingest.condensed_body cimport CodedBody, CondensedBody
 from streamgauge.ingest.generated_ids cimport uuid7
 from streamgauge.ingest.recording.counters cimport Counters
 from streamgauge.ingest.facts cimport FieldFacts, RequestFacts, ResponseFacts, RouteFacts
@@ -13,7 +13,7 @@ from streamgauge.ingest.http1.trace_context cimport TraceContext
 from streamgauge.ingest.recording cimport body_capture as capture
 from streamgauge.ingest.recording.record_buffer cimport RecordBuffer
 
-cdef int64_t _FLUSH_BYTES, _RECORD_BYTES, _FRAME_BYTES, _UNLIMITED
+cdef int64_t _FLUSH_BYTES, _RECORD_BYTES, _FRAME_BYTES, _UNLIMITED, _FREE_BYTES, _MAX_RATIO
 cdef int _COLON
 cdef frozenset _METHODS
 
@@ -57,8 +57,9 @@ cdef class Recorder:
 
     cpdef connected(self, int64_t now_ns)
     cpdef request_data(self, bytes payload)
-    @cython.locals(freed_bytes=int64_t)
+    @cython.locals(limit_bytes=int64_t, start=bytes, condenser=CondensedBody)
     cdef tuple _condense(self, bytes payload, int64_t left_bytes)
+    cdef CondensedBody _new_condenser(self, bytes start)
     cpdef request_sent(self, int64_t now_ns)
     cpdef record_request(self, bint over)
     cdef _body_ends(self, bint truncated)

@@ -24,7 +24,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from streamgauge.ingest import identifiers
-from streamgauge.ingest.condensed_body import CondensedBody
+from streamgauge.ingest.condensed_body import CodedBody, CondensedBody
+from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.facts import FieldFacts, RequestFacts, ResponseFacts, RouteFacts
 from streamgauge.ingest.generated_ids import uuid7
 from streamgauge.ingest.http1.bodies import holds_only_comments
@@ -54,8 +55,11 @@ from streamgauge.ingest.records import (
 from streamgauge.ingest.result_cache import ResultCache
 
 FLUSH_BYTES = 65_536
+MAX_REQUEST_RATIO = 50
+"""A compressed request that expands beyond 1 MiB and this is not decoded any further."""
 # Typed in the .pxd. Compiled code reads other globals from the module's dict.
 _FLUSH_BYTES = FLUSH_BYTES
+_FREE_BYTES, _MAX_RATIO = 2**20, MAX_REQUEST_RATIO
 _RECORD_BYTES = RECORD_OVERHEAD_BYTES
 _FRAME_BYTES = 96  # a tuple, an int and the header of a bytes object
 _UNLIMITED = capture.UNLIMITED
@@ -212,7 +216,11 @@ class Recorder:
             size = len(payload)
         if size > left_bytes:
             payload, size = payload[:left_bytes], left_bytes
-        self._body_left_bytes = left_bytes - size
+            if self._condenser is not None:
+                self._body_truncated = True
+        left_bytes -= size
+        # The walk over a body goes on to its end, whatever is kept of it.
+        self._body_left_bytes = left_bytes if self._condenser is None else max(1, left_bytes)
         if size:
             if not self._buffer.reserve(size):
                 self._buffer.used_bytes -= len(self._body)
@@ -220,21 +228,30 @@ class Recorder:
                 self._lose_next()
                 return
             self._body = appended(self._body, payload) if self._body else payload
-            if size == left_bytes:
+            if not self._body_left_bytes:
                 self._body_ends(True)
 
     def _condense(self, payload: bytes, left_bytes: int) -> tuple[bytes, int]:
         """What to keep of a part of a body above the limit, and how many bytes may be kept."""
-        if self._condenser is None:
-            start = bytes(self._body)
-            if (start or payload)[:1] != b"{":
-                return payload, left_bytes
-            self._condenser = CondensedBody(self._group._client_key)
-            self._body = self._condenser.feed(start)
-            freed_bytes = len(start) - len(self._body)
-            self._buffer.used_bytes -= freed_bytes
-            left_bytes += freed_bytes
-        return self._condenser.feed(payload), left_bytes
+        limit_bytes = self._group.options.request_capture_bytes
+        if self._condenser is not None:
+            return self._condenser.feed(payload), limit_bytes - len(self._body)
+        start = bytes(self._body)
+        condenser = self._condenser = self._new_condenser(start or payload)
+        if condenser is None:
+            return payload, left_bytes
+        self._body = b""
+        self._buffer.used_bytes -= len(start)
+        return condenser.feed(start) + condenser.feed(payload), limit_bytes
+
+    def _new_condenser(self, start: bytes) -> CondensedBody | None:
+        """None: the body is not JSON. With a content coding, this is not known."""
+        key = self._group._client_key
+        if start[:1] == b"{":
+            return CondensedBody(key)
+        coding = capture.named_coding(self._request.fields).decode("latin-1")
+        decoding = BodyDecoder(coding, free_bytes=_FREE_BYTES, max_ratio=_MAX_RATIO)
+        return None if decoding.plain or decoding.broken else CodedBody(key, decoding)
 
     def request_sent(self, now_ns: int) -> None:
         """The request's last byte was written to the upstream."""
@@ -248,7 +265,7 @@ class Recorder:
             self._body_ends(not over)
 
     def _body_ends(self, truncated: bool) -> None:
-        self._body_truncated = truncated
+        self._body_truncated = self._body_truncated or truncated
         if not self.waiting:
             self._wait()
 
@@ -557,10 +574,16 @@ class Recorder:
 
     def _write_request(self) -> None:
         body = bytes(self._body)
-        condenser = self._condenser
+        condenser, anatomy, is_decoded = self._condenser, None, False
+        if condenser is not None:
+            anatomy = condenser.anatomy
+            if condenser.error is not None:
+                self._buffer.failures.count(condenser.error)
+            if isinstance(condenser, CodedBody):
+                decoding, is_decoded = condenser.decoding, True
+                self._body_truncated |= decoding.broken or decoding.bomb or decoding.unfinished
         request = Request(
-            self.stream, self._seq, body, self._body_truncated, condensed=condenser is not None,
-            anatomy=None if condenser is None else condenser.anatomy,
+            self.stream, self._seq, body, self._body_truncated, is_decoded, condensed=condenser is not None, anatomy=anatomy
         )  # fmt: skip
         self._body = b""
         self._buffer.used_bytes -= len(body)

@@ -15,6 +15,7 @@ Guarantees
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from typing import TypeVar
@@ -41,6 +42,8 @@ from streamgauge.ingest.websockets.messages import (
     negotiated,
 )
 from streamgauge.ingest.websockets.protocols import Answer, AnyConversation, UnknownJSON, protocol_of
+
+log = logging.getLogger(__name__)
 
 MAX_REQUEST_BYTES = 65_536
 """A longer message of the client is condensed, as bodies are."""
@@ -270,18 +273,20 @@ class AnswerSplitter:
             answer,
         )
         if request.payload:
-            body, anatomy = request.payload, None
+            body, anatomy, is_condensed = request.payload, None, False
             if len(body) > MAX_REQUEST_BYTES and body[:1] == b"{":
                 condenser = CondensedBody(self._windows.key)
-                body = condenser.feed(body)
+                body, is_condensed = condenser.feed(body), True
                 anatomy = condenser.anatomy
+                if condenser.error is not None:
+                    log.error("cannot read the anatomy of a request", exc_info=condenser.error)
             body, truncated = body[:MAX_REQUEST_BYTES], len(body) > MAX_REQUEST_BYTES
             asked = Request(
                 answer.stream,
                 answer.next_seq,
                 body,
                 truncated,
-                condensed=anatomy is not None,
+                condensed=is_condensed,
                 anatomy=anatomy,
             )
             self._make(asked, answer)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from streamgauge.analytics.assembly.assembler import Assembler
-from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.open_streams import open_stream_frame
+from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.keyed_ids import keyed_hash
 from streamgauge.ingest.labels import RECORDED, parse_label
 from streamgauge.ingest.records import AnyRecord, Frames, Request, pack

@@ -17,7 +17,6 @@ from opentelemetry.sdk.resources import Resource
 
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
-from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.analytics.measures import sessions
 from streamgauge.analytics.measures.measure import measure
@@ -29,6 +28,7 @@ from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.telemetry.semconv import PROFILES, names_of
 from streamgauge.analytics.telemetry.spans import SpanBuilder
 from streamgauge.ingest.condensed_body import CondensedBody
+from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.keyed_ids import RECORDED, RECORDED_AGENT, session_hash
 from streamgauge.ingest.records import AnyRecord, Conversation, Frames, Request, pack
 from streamgauge.ingest.redaction.record_redactor import Redactor

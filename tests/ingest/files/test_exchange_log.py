@@ -17,8 +17,8 @@ import msgspec
 import pytest
 
 from streamgauge.analytics.assembly.assembler import Assembler
-from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.decoding.conversation import ConversationReader
+from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.files import har
 from streamgauge.ingest.files.exchange_log import Exchange, exchange_log
 from streamgauge.ingest.keyed_ids import keyed_hash, session_hash

@@ -13,7 +13,7 @@ import brotli
 import pytest
 import zstandard
 
-from streamgauge.analytics.decoding.content_coding import BodyDecoder
+from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.identifiers import hashed
 from streamgauge.ingest.records import (
     PLAIN,

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import random
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
+import brotli
 import msgspec
 import pytest
+import zstandard
 
+from streamgauge.ingest.condensed_body import CondensedBody
 from streamgauge.ingest.http1.heads import read_response_head
 from streamgauge.ingest.keyed_ids import keyed_hash
+from streamgauge.ingest.prompt_skeleton import PromptSkeleton
 from streamgauge.ingest.recording.recorder import FLUSH_BYTES
-from streamgauge.ingest.records import Closed, Frames, Lost, Opened, RequestAnatomy, ResponseHeaders
+from streamgauge.ingest.records import Closed, Frames, Lost, Opened, Request, RequestAnatomy, ResponseHeaders
 from tests.deadline import DEADLINE_S
 from tests.ingest.running_tap import assert_complete, body_of, request_of
 from tests.ingest.tap.recorders import RESPONSE, RecorderGroup, WatchedUpstream
+from tests.prompt_bodies import encoded, prompt, rendered
 
 
 async def test_frames_are_flushed_by_size_and_the_first_carry_the_response_headers():
@@ -127,6 +136,102 @@ async def test_a_condensed_body_above_the_captured_size_is_cut():
     request = request_of(group.records_of(recorder))
     assert request is not None
     assert (len(request.body), request.truncated) == (65_536, True)
+
+
+async def test_segments_of_a_body_are_read_to_its_end():
+    one = prompt(random.Random(2), long=True)
+    body = encoded(rendered(replace(one, messages=one.messages * 60), "openai_chat")[0], random.Random(1))
+    expected = CondensedBody(b"k" * 32)
+    assert len(expected.feed(body)) > 65_536  # even without the long texts
+    request = recorded_request(body)
+    assert (request.condensed, request.truncated, len(request.body)) == (True, True, 65_536)
+    assert request.anatomy == expected.anatomy
+
+
+CODINGS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress, "zstd": zstandard.ZstdCompressor().compress, "br": partial(brotli.compress, quality=1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("read_bytes", [1_000, 65_536, 2**20])
+@pytest.mark.parametrize("coding", CODINGS)
+async def test_a_compressed_body_above_the_captured_size_is_decoded(coding: str, read_bytes: int):
+    texts = [random.Random(n).randbytes(30_000).hex() for n in range(5)]
+    body = json.dumps(
+        {"messages": [{"role": "user", "content": text} for text in texts], "model": "m"}
+    ).encode()
+    coded = CODINGS[coding](body)
+    assert len(coded) > 65_536
+    plain, request = recorded_request(body), recorded_request(coded, coding, read_bytes)
+    assert request.decoded
+    assert (request.body, request.truncated, request.anatomy) == (plain.body, False, plain.anatomy)
+    cut = recorded_request(coded[:-9], coding, read_bytes)
+    assert (cut.truncated, cut.condensed) == (True, True)
+
+
+async def test_a_compressed_body_is_cut_where_it_is_broken():
+    coded = gzip.compress(
+        json.dumps({"model": "m", "prompt": random.Random(1).randbytes(90_000).hex()}).encode()
+    )
+    request = recorded_request(coded[:80_000] + b"x" * 9_000 + coded[89_000:], "gzip", 10_000)
+    assert (request.truncated, request.decoded) == (True, True)
+    assert request.anatomy is not None
+    assert [one.kind for one in request.anatomy.segments or []] == ["model"]
+
+
+async def test_a_compressed_body_below_the_captured_size_stays_as_it_is():
+    coded = gzip.compress(b'{"messages": []}')
+    request = recorded_request(coded, "gzip")
+    assert (request.body, request.decoded, request.condensed) == (coded, False, False)
+
+
+async def test_a_decompression_bomb_is_not_decoded_to_its_end():
+    coded = gzip.compress(b'{"messages": "' + b"a" * 2**27, 1)
+    assert len(coded) > 65_536
+    request = recorded_request(coded, "gzip")
+    assert (request.truncated, request.condensed) == (True, True)
+    assert request.anatomy is not None
+    assert request.anatomy.segments == []
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("name", ["opens", "string_ends", "end_read", "segments"])
+async def test_an_exception_in_the_walk_loses_only_the_anatomy(name: str, monkeypatch: pytest.MonkeyPatch):
+    body = json.dumps({"messages": [{"role": "user", "content": "q" * 90_000}], "model": "m"}).encode()
+    expected = recorded_request(body)
+    monkeypatch.setattr(PromptSkeleton, name, lambda *_: 1 // 0)
+    group = RecorderGroup(queue_bytes=2**20)
+    recorder = group.start()
+    for start in range(0, len(body), 10_000):
+        recorder.request_data(body[start : start + 10_000])
+    recorder.record_request(True)
+    group.end(recorder)
+    group.settle()
+    records = group.records_of(recorder)
+    assert_complete(records)
+    request = request_of(records)
+    assert request is not None
+    assert (request.body, request.truncated, request.anatomy) == (expected.body, False, None)
+    assert group.counters.recording_failed == 1
+
+
+def recorded_request(body: bytes, coding: str = "", read_bytes: int = 65_536) -> Request:
+    """The record of a request with this body and content coding."""
+    group = RecorderGroup(queue_bytes=2**24)
+    fields = (
+        b"Content-Encoding: %b\r\nContent-Type: application/json\r\n" % coding.encode() if coding else b""
+    )
+    recorder = group.start(fields=fields)
+    before = group.buffer.queued_bytes
+    for start in range(0, len(body), read_bytes):
+        recorder.request_data(body[start : start + read_bytes])
+        assert group.buffer.queued_bytes <= before + 65_536
+    recorder.record_request(True)
+    group.end(recorder)
+    group.settle()
+    request = request_of(group.records_of(recorder))
+    assert request is not None
+    return request
 
 
 async def test_a_lost_request_body_is_not_resumed_when_there_is_room():

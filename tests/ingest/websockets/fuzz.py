@@ -14,8 +14,8 @@ from collections import Counter
 import msgspec
 
 from streamgauge.analytics.assembly.assembler import Assembler
-from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.measures.measure import measure
+from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.records import AnyRecord, Frames
 from streamgauge.ingest.redaction.record_redactor import Redactor
 from tests.analytics.sockets import COMPRESSIONS, create, events, recorded

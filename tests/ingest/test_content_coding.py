@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamgauge.analytics.decoding.content_coding import BodyDecoder
+from streamgauge.ingest.content_coding import BodyDecoder
 
 BODY = b"".join(b'data: {"choices":[{"delta":{"content":"token %d"}}]}\n\n' % n for n in range(500))
 
