@@ -12,6 +12,7 @@ import pytest
 from streamgauge.ingest.condensed_body import CondensedBody
 from streamgauge.ingest.prompt_skeleton import MAX_SEGMENTS
 from streamgauge.ingest.records import Segment
+from streamgauge.ingest.tap import is_compiled
 from tests.prompt_bodies import (
     DIALECTS,
     MUTATIONS,
@@ -25,7 +26,7 @@ from tests.prompt_bodies import (
     segments,
 )
 
-BODIES = 1000
+BODIES = 1000 if is_compiled() else 200
 
 
 def shape(found: list[Segment]) -> list[Any]:
