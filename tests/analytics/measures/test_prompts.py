@@ -244,3 +244,12 @@ def test_session_is_forgotten_without_other_sessions(tmp_path: Path) -> None:
                 ).fetchall()
                 assert {one for (one,) in kept} <= {stream_id(n) for n in (1, 3, 5)}, table
                 assert kept
+
+
+def test_fault_of_the_comparison_leaves_the_measures_of_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Prompts()
+    monkeypatch.setattr(measured, "reason_of", lambda *_: 1 / 0)
+    tables = measure(finished(request(1, prompt_of(1))), prompts=known)
+    assert tables["streams"]["outcome"].to_list() == ["ok"]
+    assert "prompt_segments" not in tables
+    assert dict(tables["internal.counter_parts"].iter_rows()) == {"prompts_failed": 1}
