@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import re
 
-import msgspec
-
 from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.prompt_skeleton import PromptSkeleton
 from streamgauge.ingest.records import RequestAnatomy
@@ -61,7 +59,7 @@ class CondensedBody:
         if self.error is None:
             try:
                 segments, left_out = self._skeleton.segments()
-                return msgspec.structs.replace(self._anatomy.anatomy(), segments=segments, left_out=left_out)
+                return self._anatomy.anatomy(segments, left_out)
             except Exception as e:
                 self.error = e
         return None

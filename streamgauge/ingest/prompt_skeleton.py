@@ -19,7 +19,7 @@ import msgspec
 
 from streamgauge.ingest.identifiers import name as name_of
 from streamgauge.ingest.records import Segment
-from streamgauge.ingest.segment_hash import SegmentHash
+from streamgauge.ingest.segment_hash import SegmentHash, hash_keys
 
 MAX_SEGMENTS = 2048
 """Of each of these: settings, tools, system text, messages; and of all together."""
@@ -135,15 +135,16 @@ class PromptSkeleton:
         self._data = b""
         self._from = self._base = 0
         """The read, its first byte that is not hashed, and the bytes before the read."""
-        self._hash = SegmentHash(key)
-        self._rest = SegmentHash(key)
+        keys = hash_keys(key)
+        self._hash = SegmentHash(keys)
+        self._rest = SegmentHash(keys)
         """Of the open message without its segments."""
-        self._text_hash = SegmentHash(key)
+        self._text_hash = SegmentHash(keys)
         self._in_text = False
         """Of the member `text` of the open segment, and whether it is open."""
         self._is_plain = False
         """The open segment has only a `type`, a text and cache marks. It is the same as a string."""
-        self._before = SegmentHash(key)
+        self._before = SegmentHash(keys)
         """Of the open segment before a comma, if a cache mark may follow."""
         self._depth = self._began = 0
         """Of the open segment: the depth of its members (−1: a string, 0: none is open), its first byte."""

@@ -18,7 +18,7 @@ cdef class AnatomyReader:
     cdef tuple _item_call, _item_result
     cdef dict _calls, _repeats
 
-    cpdef anatomy(self)
+    cpdef anatomy(self, list segments, int64_t left_out)
     cpdef bint reads_name(self, int64_t depth)
     cpdef name(self, bytes name, int64_t depth)
     cpdef opens(self, int64_t depth, bint is_array, bint is_value)

@@ -20,7 +20,7 @@ from zlib import crc32
 from streamgauge.ingest.identifiers import identifier
 from streamgauge.ingest.identifiers import name as name_of
 from streamgauge.ingest.keyed_ids import keyed_hasher
-from streamgauge.ingest.records import RequestAnatomy
+from streamgauge.ingest.records import RequestAnatomy, Segment
 
 MAX_USER_MESSAGES = 4
 """The first ones. Gemini CLI and Qwen Code begin each conversation with the same message about the machine."""
@@ -89,10 +89,12 @@ class AnatomyReader:
         self._most_tool = b""
         """Of the results after the last call: the highest number of times, and the tool."""
 
-    def anatomy(self) -> RequestAnatomy:
-        """What was read so far."""
+    def anatomy(self, segments: list[Segment], left_out: int) -> RequestAnatomy:
+        """What was read so far, with what `streamgauge.ingest.prompt_skeleton` has read."""
         tool = name_of(self._most_tool.decode("utf-8", "replace")) if self._most else None
-        return RequestAnatomy(self._user_messages, self._call_ids, self._results, self._most, tool)
+        return RequestAnatomy(
+            self._user_messages, self._call_ids, self._results, self._most, tool, segments, left_out
+        )
 
     def reads_name(self, depth: int) -> bool:
         """Whether names with this depth have a meaning."""

@@ -20,16 +20,17 @@ _COMPILED = not __file__.endswith(".py")
 
 
 @lru_cache(maxsize=16)
-def _keys(key: bytes) -> tuple[int, ...]:
-    """The two keys of SipHash, and the start."""
+def hash_keys(key: bytes) -> tuple[int, ...]:
+    """The keys of segments by that of client ids: two of SipHash, and the start."""
     return struct.unpack("<3Q", hashlib.blake2b(key=key[:64], digest_size=24, person=b"segment").digest())
 
 
 class SegmentHash:
-    """Hashes one segment after the other. `key`: that of client ids."""
+    """Hashes one segment after the other."""
 
-    def __init__(self, key: bytes) -> None:
-        self._key_0, self._key_1, self._start = _keys(key)
+    def __init__(self, keys: tuple[int, ...]) -> None:
+        """`keys`: `hash_keys`."""
+        self._key_0, self._key_1, self._start = keys
         self.size = 0
         """Bytes so far."""
         self.begin()

@@ -14,6 +14,7 @@ Rules
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -33,6 +34,8 @@ from streamgauge.analytics.schema.stream_columns import StreamRow
 from streamgauge.analytics.schema.tables import PROMPT_SEGMENTS, PROMPT_TOOLS
 from streamgauge.ingest import identifiers
 from streamgauge.ingest.records import Conversation, Segment, SegmentKind
+
+log = logging.getLogger(__name__)
 
 MAX_CONVERSATIONS = 4
 MAX_SEGMENTS = 200_000
@@ -84,13 +87,18 @@ class Prompts:
     ) -> dict[str, pl.DataFrame]:
         """Set the columns `cache_miss…` of rows of `streams`. Returns the rows of the tables of prompts.
 
-        Counters: `cache_miss_reasons.both`, if the provider and the comparison have a reason, and `cache_miss_reasons.equal` of them.
+        Counters: `prompts_failed`; `cache_miss_reasons.both`, if the provider and the comparison have a reason, and of them
+        `cache_miss_reasons.equal`.
         """
         if any(row["stream_id"] not in self._batch for row in rows):
             self._batch = {row["stream_id"]: None for row in rows}
             pairs = zip(rows, finished, strict=True)
             for row, stream in sorted(pairs, key=lambda pair: pair[1].started_wall_ns):
-                self._batch[row["stream_id"]] = self._add(row, stream)
+                try:
+                    self._batch[row["stream_id"]] = self._add(row, stream)
+                except Exception:  # a fault here must not take the measures of the stream
+                    log.exception("a prompt cannot be compared")
+                    counters["prompts_failed"] += 1
         found = [(row, made) for row in rows if (made := self._batch[row["stream_id"]]) is not None]
         for row, made in found:
             _add_miss(row, made.miss, counters)
@@ -244,7 +252,7 @@ def _rows(
     return (
         prompt.stream_id, row["started_at"], row["session_id"], base.stream_id if base is not None else None,
         prompt.differences, first, last,
-        [one.kind for one in stored], [_name(one.name) for one in stored], [one.message for one in stored],
+        [one.kind for one in stored], [_name(one.name) for one in stored], [min(max(-1, one.message), _MAX_SIZE) for one in stored],
         [min(one.size, _MAX_SIZE) for one in stored], [_number(one.hash) for one in stored], [_name(one.role) for one in stored],
         [_name(one.mark) for one in stored], prompt.left_out, prompt.incomplete, len(segments), prompt.message_count,
         prompt.tool_set, *prompt.sums, *reuse,

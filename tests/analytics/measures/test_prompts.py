@@ -16,6 +16,7 @@ from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.prompts import Prompts
 from streamgauge.analytics.reports.prompts import MAX_CHAIN, prompts
 from streamgauge.analytics.storage.commit import Commit
+from streamgauge.analytics.storage.forget import Caller, forget
 from streamgauge.analytics.storage.store import Store
 from streamgauge.ingest.records import AnyRecord, Segment
 from tests.analytics.prompts import SECOND_NS, chat_usage, finished, marked, prompt_of, request, segment
@@ -221,3 +222,34 @@ def test_sessions_continue_after_a_restart(tmp_path: Path) -> None:
         tables = [pl.concat([one[name] for one in each]) for each in both]
         assert tables[1].equals(tables[0]), name
     assert both[0][0]["prompt_segments"]["base_stream_id"].to_list() == [stream_id(8)]
+
+
+def test_session_is_forgotten_without_other_sessions(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    with closing(store):
+        store.acquire_partition("log", "0")
+        known = Prompts()
+        commit(
+            store,
+            known,
+            *(request(n, prompt_of(n), session=("session-1", "other")[n % 2]) for n in range(1, 6)),
+        )
+    forget(store.location, tmp_path, Caller("session", "session-1"))
+    with closing(Store(store.location)) as left:
+        assert read_back(left, range(1, 6)) == {stream_id(n): prompt_of(n) for n in (1, 3, 5)}
+        with closing(left.cursor()) as cursor:
+            for table in ("prompt_segments", "prompt_tools"):
+                kept = cursor.execute(
+                    f"SELECT DISTINCT stream_id::VARCHAR FROM {table} ORDER BY 1"
+                ).fetchall()
+                assert {one for (one,) in kept} <= {stream_id(n) for n in (1, 3, 5)}, table
+                assert kept
+
+
+def test_fault_of_the_comparison_leaves_the_measures_of_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Prompts()
+    monkeypatch.setattr(measured, "reason_of", lambda *_: 1 / 0)
+    tables = measure(finished(request(1, prompt_of(1))), prompts=known)
+    assert tables["streams"]["outcome"].to_list() == ["ok"]
+    assert "prompt_segments" not in tables
+    assert dict(tables["internal.counter_parts"].iter_rows()) == {"prompts_failed": 1}
