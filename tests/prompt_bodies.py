@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import base64
 import copy
+import itertools
 import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from streamgauge.ingest.records import SegmentKind
+from streamgauge.ingest.condensed_body import CondensedBody
+from streamgauge.ingest.records import RequestAnatomy, Segment, SegmentKind
 
 Body = dict[str, Any]
 _WORDS = (
@@ -173,8 +175,8 @@ MUTATIONS: dict[str, Mutation] = {
 """Each changes one thing."""
 
 
-def first_difference(before: Sequence[Expected], after: Sequence[Expected]) -> int | None:
-    """Index of the first part that is not the same, also where one list ends. None: they are equal."""
+def first_difference(before: Sequence[Expected | Segment], after: Sequence[Expected | Segment]) -> int | None:
+    """Index of the first that is not the same, also where one list ends. None: they are equal."""
     pairs = enumerate(zip(before, after, strict=False))
     at = next((n for n, (old, new) in pairs if old != new), min(len(before), len(after)))
     return at if at < max(len(before), len(after)) else None
@@ -511,6 +513,27 @@ def rendered(one: Prompt, dialect: str) -> tuple[Body, list[Expected]]:
     to = _Writer(one)
     body = DIALECTS[dialect](to)
     return _ordered({**body, **copy.deepcopy(one.sampling)}, one.order), to.parts
+
+
+KEY = b"k" * 32
+
+
+def anatomy(body: bytes, *cuts: int) -> RequestAnatomy:
+    """What the tap reads from a body that arrives in parts."""
+    walk = CondensedBody(KEY)
+    for start, end in itertools.pairwise([0, *sorted(cuts), len(body)]):
+        walk.feed(body[start:end])
+    found = walk.anatomy
+    assert found is not None, walk.error
+    return found
+
+
+def segments(body: Any, *cuts: int) -> list[Segment]:
+    """`body`: bytes, or what becomes JSON."""
+    found = anatomy(body if isinstance(body, bytes) else json.dumps(body).encode(), *cuts)
+    assert found.segments is not None
+    assert found.left_out == 0
+    return found.segments
 
 
 def encoded(body: Body, rng: random.Random) -> bytes:

@@ -16,8 +16,16 @@ from streamgauge.ingest.records import Request, encode
 from streamgauge.ingest.redaction.record_redactor import Redactor
 from tests.analytics.sockets import SOCKET, Sent, events, recorded
 from tests.analytics.stream_records import opened
-from tests.ingest.test_prompt_skeleton import KEY, seen_difference, segments
-from tests.prompt_bodies import DIALECTS, MUTATIONS, encoded, first_difference, prompt, rendered
+from tests.prompt_bodies import (
+    DIALECTS,
+    KEY,
+    MUTATIONS,
+    encoded,
+    first_difference,
+    prompt,
+    rendered,
+    segments,
+)
 
 WORDS = [f"zwiebel{n:03d}" for n in range(200)]
 
@@ -84,4 +92,4 @@ def test_messages_of_a_websocket_have_the_segments_of_their_json(long: bool) -> 
         )
         found = [answer.conversation.anatomy.segments for answer in answers]
         assert found == [segments(message) for message in messages]
-        assert seen_difference(*found) == first_difference(parts, others)
+        assert first_difference(*found) == first_difference(parts, others)

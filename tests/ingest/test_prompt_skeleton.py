@@ -11,45 +11,25 @@ import pytest
 
 from streamgauge.ingest.condensed_body import CondensedBody
 from streamgauge.ingest.prompt_skeleton import MAX_SEGMENTS
-from streamgauge.ingest.records import RequestAnatomy, Segment
+from streamgauge.ingest.records import Segment
 from tests.prompt_bodies import (
     DIALECTS,
     MUTATIONS,
     WITH_MARKS,
     Expected,
+    anatomy,
     encoded,
     first_difference,
     prompt,
     rendered,
+    segments,
 )
 
-KEY = b"k" * 32
 BODIES = 1000
-
-
-def anatomy(body: bytes, *cuts: int) -> RequestAnatomy:
-    walk = CondensedBody(KEY)
-    for start, end in itertools.pairwise([0, *sorted(cuts), len(body)]):
-        walk.feed(body[start:end])
-    assert walk.error is None
-    found = walk.anatomy
-    assert found is not None
-    return found
-
-
-def segments(body: Any, *cuts: int) -> list[Segment]:
-    found = anatomy(body if isinstance(body, bytes) else json.dumps(body).encode(), *cuts)
-    assert found.segments is not None
-    assert found.left_out == 0
-    return found.segments
 
 
 def shape(found: list[Segment]) -> list[Any]:
     return [(one.kind, one.name, one.message, one.role, one.mark) for one in found]
-
-
-def seen_difference(before: list[Segment], after: list[Segment]) -> int | None:
-    return first_difference(before, after)  # type: ignore[arg-type] # any values
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -101,7 +81,7 @@ def test_first_difference_of_a_mutated_prompt_is_the_mutated_segment() -> None:
         made += 1
         long += len(before) > 65_536
         old, new = segments(before), segments(after, rng.randrange(len(after)))
-        if seen_difference(old, new) != at:
+        if first_difference(old, new) != at:
             wrong.append((dialect, mutation))
         elif mutation == "ttl":
             assert [one.hash for one in old] == [one.hash for one in new]

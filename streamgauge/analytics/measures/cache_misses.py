@@ -67,6 +67,7 @@ _CHANGES = {
     "system": "system_changed",
 }
 _MODEL_CHANGED = "model_changed", "model"
+_OF_TOOLS = ("tool_call", "tool_result")
 _SECTIONS = [*_CHANGES, "message"]
 """Parts of a prompt in their order."""
 _GROUPS = {
@@ -149,7 +150,8 @@ def _first_reason(row: StreamRow, prompts: list[Prompt], rule: CacheRule, tokens
     if _needs_marks(row) and not all(any(one.mark for one in prompt.segments) for prompt in prompts):
         return "no_marker"
     prompt = prompts[0]
-    if prompt.incomplete or (prompt.is_unexpected and (row["turn"] or 1) > 1):
+    has_past = (row["turn"] or 1) > 1 or any(one.kind in _OF_TOOLS for one in prompt.segments)
+    if prompt.incomplete or (prompt.is_unexpected and has_past):
         return "not_comparable"
     return "first_request"
 

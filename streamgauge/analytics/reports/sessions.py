@@ -168,9 +168,9 @@ def cache_misses(query: Query, session_id: str, first_at: datetime, last_at: dat
             FROM spend WHERE started_at BETWEEN {instant(first_at)} AND {instant(last_at)} AND session_id = {literal(session_id)}),
         reasons AS (
             SELECT reason, min(started_at) AS since, max(started_at) AS until, count(*) AS n, any_value(currency) AS currency,
-                sum(cache_missed_tokens) AS missed, sum(cache_missed) AS cost
+                sum(cache_missed_tokens)::BIGINT AS missed, sum(cache_missed) AS cost
             FROM requests WHERE cache_missed_tokens > 0 GROUP BY reason)
-        SELECT *, (SELECT sum(input_tokens) FROM requests WHERE started_at >= since) AS input
+        SELECT *, (SELECT sum(input_tokens)::BIGINT FROM requests WHERE started_at >= since) AS input
         FROM reasons WHERE n > 1 ORDER BY missed DESC, reason LIMIT 1""").to_dicts()
     if not rows or not (row := rows[0])["input"] or row["missed"] < LEAST_MISSED * row["input"]:
         return None

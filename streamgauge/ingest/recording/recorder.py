@@ -209,9 +209,11 @@ class Recorder:
             request = self._request
             content_type = request.known.get(b"content-type")
             captured = capture.captures_request(content_type, request.fields, payload)
-            left_bytes = self._group.options.request_capture_bytes if captured else 0
+            left_bytes = self._body_left_bytes = self._group.options.request_capture_bytes if captured else 0
+        if not left_bytes:
+            return
         size = len(payload)
-        if left_bytes and (self._condenser is not None or size >= left_bytes):
+        if self._condenser is not None or size >= left_bytes:
             payload, left_bytes = self._condense(payload, left_bytes)
             size = len(payload)
         if size > left_bytes:

@@ -132,7 +132,7 @@ def test_hit_has_no_reason_and_missed_tokens_are_what_could_have_been_read() -> 
         chat(3, changed, 0.25),
         chat(4, changed, HIT),
     )
-    assert rows[0] == ("first_request", None, "compared", None)
+    assert rows[0] == ("not_comparable", None, "compared", None)
     assert rows[1] == rows[3] == (None, None, None, None)
     assert rows[2] == ("system_changed", "system 0", "compared", 15_000)
 
@@ -198,8 +198,8 @@ def test_side_calls_and_subagents_are_no_change() -> None:
     side = [segment("model", "haiku"), segment("system", "title"), segment("text", "q", 0, role="user")]
     sub = [*prompt_of(0)[:42], segment("system", "subagent"), segment("text", "task", 0, role="user")]
     rows = found(
-        Prompts(), chat(1, prompt_of(3), MISS), chat(2, side, MISS), chat(3, sub, MISS), chat(4, prompt_of(4), HIT),
-        chat(5, replaced(prompt_of(5), 42, segment("system", "new")), MISS),
+        Prompts(), chat(1, prompt_of(0), MISS), chat(2, side, MISS), chat(3, sub, MISS), chat(4, prompt_of(0), HIT),
+        chat(5, replaced(prompt_of(0), 42, segment("system", "new")), MISS),
     )  # fmt: skip
     assert [row[:2] for row in rows] == [
         ("first_request", None), ("first_request", None), ("first_request", None), (None, None), ("system_changed", "system 0"),
@@ -228,7 +228,9 @@ def test_messages_that_the_server_keeps() -> None:
 
 
 def test_conversation_that_began_before_is_not_comparable() -> None:
-    assert compared(chat(1, BEFORE, MISS, conversation={"turns": 3})) == ("not_comparable", None)
+    assert compared(chat(1, BEFORE, MISS)) == ("not_comparable", None)
+    assert compared(chat(1, prompt_of(0), MISS, conversation={"turns": 3})) == ("not_comparable", None)
+    assert compared(chat(1, prompt_of(0), MISS)) == ("first_request", None)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +272,7 @@ def test_reason_of_openai_and_agreement() -> None:
             dict(tables["internal.counter_parts"].iter_rows()) if "internal.counter_parts" in tables else {}
         )
     assert rows[:3] == [
-        ("first_request", "compared", None), ("input_changed", "provider", 5_000), ("reasoning_effort_changed", "provider", None),
+        ("not_comparable", "compared", None), ("input_changed", "provider", 5_000), ("reasoning_effort_changed", "provider", None),
     ]  # fmt: skip
     assert totals == {"cache_miss_reasons.both": 2, "cache_miss_reasons.equal": 1}
 

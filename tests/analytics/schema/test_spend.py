@@ -517,3 +517,21 @@ def test_reported_cost_is_compared_with_ours(con: duckdb.DuckDBPyConnection) -> 
     ]  # fmt: skip
     sums = "SELECT sum(reported_cost) * 1e6, sum(reported_difference) * 1e6 FROM spend_by_hour"
     assert con.execute(sums).fetchall() == [(pytest.approx(13_200), pytest.approx(600))]
+
+
+def test_missed_tokens_cost_what_the_cache_would_have_saved(con: duckdb.DuckDBPyConnection) -> None:
+    set_prices(con, price("m*", 1, 10, cached_input=0.1, cache_write_5m=1.25, cache_write_1h=2))
+    usage = {
+        "input_tokens": 1000,
+        "cached_input_tokens": 100,
+        "token_source": "usage",
+        "output_tokens": 1,
+        "cache_missed_tokens": 500,
+    }
+    fill(
+        con, usage, {**usage, "cache_write_tokens": 800}, {**usage, "cache_write_tokens": 800, "cache_write_1h_tokens": 800},
+        {**usage, "cache_missed_tokens": None},
+    )  # fmt: skip
+    found = [missed for (missed,) in spend(con, "cache_missed")]
+    assert found[:3] == pytest.approx([500 * 0.9e-6, 500 * 1.15e-6, 500 * 1.9e-6])
+    assert found[3] is None

@@ -215,6 +215,22 @@ async def test_an_exception_in_the_walk_loses_only_the_anatomy(name: str, monkey
     assert group.counters.recording_failed == 1
 
 
+async def test_a_condensed_body_without_room_is_not_resumed():
+    group = RecorderGroup(queue_bytes=20_000)
+    recorder, other = group.start(), group.start()
+    other.request_data(b"o" * 15_000)
+    recorder.request_data(b'{"messages": [' + b'{"role": "user"},' * 5_000)
+    group.end(other)
+    group.settle()
+    for _ in range(3):
+        recorder.request_data(b'{"role": "user"},')
+    group.end(recorder)
+    group.settle()
+    records = group.records_of(recorder)
+    assert [type(r) for r in records] == [Opened, Lost, Closed]
+    assert_complete(records)
+
+
 def recorded_request(body: bytes, coding: str = "", read_bytes: int = 65_536) -> Request:
     """The record of a request with this body and content coding."""
     group = RecorderGroup(queue_bytes=2**24)
