@@ -123,6 +123,12 @@ class Connection:
         """As `sql`."""
         return self.sql(query, params)
 
+    def context(self, session_id: str) -> DuckDBPyRelation:
+        """What fills the prompts of a session: rows of `context_parts`, by request. Raises as `sql`."""
+        return self.sql(
+            "FROM context_parts WHERE session_id = ? ORDER BY started_at, stream_id, part", [session_id]
+        )
+
     def tables(self) -> list[str]:
         """Names of the tables and views."""
         return [name for (name,) in self.sql("SELECT name FROM (SHOW TABLES)").fetchall()]

@@ -52,6 +52,7 @@ def test_statements_have_relations(con: sg.Connection) -> None:
     assert con.sql(JOINED).fetchone() == (39,)
     assert con.sql("FROM open_streams").fetchall() == []
     assert "streams" in con.tables()
+    assert con.context("x").columns[-3:] == ["part", "bytes", "tokens"]
     assert "gauge" not in con.tables()
     assert "Table: streams" in con.sql("EXPLAIN SELECT count(outcome) FROM streams").fetchall()[0][1]
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
 
 from streamgauge.analytics.schema.prompt_parts import PROMPT_WEIGHTS
 from streamgauge.ingest.records import Segment
@@ -21,12 +20,9 @@ MAX_PREFIXES = 200_000
 """About 50 MB."""
 
 
-class _Use(NamedTuple):
-    end: int
-    """Tokens up to the end of the prefix."""
-    first_ns: int
-    last_ns: int
-    """When a server had read it, the first and the last time."""
+_Use = list[int]
+"""A prefix: the tokens up to its end, and when a server had read it the first and the last time, in ns."""
+_END, _FIRST, _LAST = range(3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,39 +68,41 @@ class Prefixes:
         """
         keys = list(accumulate(segments, _key, initial=hash(scope)))[1:]
         uses = self._uses(keys)
-        start = uses[-1].end if uses else 0
-        rest = segments[len(uses) :]
-        weights = [*accumulate(one.size * PROMPT_WEIGHTS[one.kind] for one in rest)]
+        seen = len(uses)
+        start = uses[-1][_END] if uses else 0
+        weights = [*accumulate(one.size * PROMPT_WEIGHTS[one.kind] for one in segments[seen:])]
         per_weight = max(0, tokens - start) / weights[-1] if weights and weights[-1] else 0.0
-        ends = [*(use.end for use in uses), *(start + round(weight * per_weight) for weight in weights)]
-        placed = [min(end, tokens) for end in ends]
+        ends = [*(use[_END] for use in uses), *(start + round(weight * per_weight) for weight in weights)]
+        placed = [min(end, tokens) for end in ends] if ends[-1] > tokens else [*ends]
         placed[-1] = tokens
-        at_server, server_keys = None, []
+        available, at_server = _length(uses, placed, began_ns, kept_ns), None
         if server is not None:
-            server_keys = [hash((server, key)) for key in keys]
-            at_server = _length(self._uses(server_keys), placed, began_ns, kept_ns)
-        available = _length(uses, placed, began_ns, kept_ns)
-        for found in (keys, server_keys):
-            self._remember(found, ends, read_ns)
-        return Placed(keys, placed, placed[len(uses) - 1] if uses else 0, available, at_server)
+            of_server = [hash((server, key)) for key in keys]
+            uses_there = self._uses(of_server)
+            at_server = _length(uses_there, placed, began_ns, kept_ns)
+            self._remember(of_server, uses_there, ends, read_ns)
+        self._remember(keys, uses, ends, read_ns)
+        return Placed(keys, placed, placed[seen - 1] if seen else 0, available, at_server)
 
     def _uses(self, keys: Sequence[int]) -> list[_Use]:
         """Of the first keys that are known."""
-        found = []
+        found, young, old = list[_Use](), self._young, self._old
         for key in keys:
-            use = self._young.get(key) or self._old.get(key)
+            use = young.get(key) or old.get(key)
             if use is None:
                 break
             found.append(use)
         return found
 
-    def _remember(self, keys: Sequence[int], ends: Sequence[int], read_ns: int) -> None:
-        for key, end in zip(keys, ends, strict=False):
-            before = self._young.get(key) or self._old.get(key)
-            if before is None:
-                self._young[key] = _Use(end, read_ns, read_ns)
-            else:
-                self._young[key] = _Use(before.end, min(before.first_ns, read_ns), max(before.last_ns, read_ns))  # fmt: skip
+    def _remember(self, keys: Sequence[int], uses: list[_Use], ends: Sequence[int], read_ns: int) -> None:
+        """Add a use of each key, of which the first are known."""
+        for use in uses:
+            if read_ns > use[_LAST]:
+                use[_LAST] = read_ns
+            elif read_ns < use[_FIRST]:
+                use[_FIRST] = read_ns
+        uses += ([end, read_ns, read_ns] for end in ends[len(uses) :])
+        self._young.update(zip(keys, uses, strict=True))
         if len(self._young) > self._most // 2:
             self._old, self._young = self._young, {}
 
@@ -120,12 +118,12 @@ def with_rest(
 
 
 def _key(before: int, one: Segment) -> int:
-    return hash((before, one.hash, one.kind, one.name, one.message, one.role))
+    return hash((before, one.hash, one.kind, one.message, one.role))
 
 
 def _length(uses: Sequence[_Use], ends: Sequence[int], began_ns: int, kept_ns: int) -> int:
     """Tokens of the longest of these first parts that a server had read, and keeps."""
     for use, end in zip(reversed(uses), reversed(ends[: len(uses)]), strict=True):
-        if use.first_ns <= began_ns <= use.last_ns + kept_ns:
+        if use[_FIRST] <= began_ns <= use[_LAST] + kept_ns:
             return end
     return 0

@@ -25,7 +25,7 @@ TABLE = columns.table(
     text("server_instance", "Instance"),
     REQUESTS,
     percent("available", "Available", help=metric_help("reuse_available")),
-    percent("delivered", "Delivered", bar=True, help=metric_help("cached")),
+    percent("delivered", "Delivered", help=metric_help("cached")),
     *(percent(name, f"Lost: {name}", help=f"{what[0].upper()}{what[1:]}.", priority=2) for name, what in _LOST.items()),
     number("router_saves", "Router saves, {currency}", digits=4, help="Tokens lost to another instance × what a read of the cache saves."),
     empty="No request of this selection has a known prompt and reports input tokens.",)  # fmt: skip

@@ -27,6 +27,8 @@ from streamgauge.analytics.schema.sql_quoting import instant
 
 FORMATS = {"mooncake": 512, "weka": 64}
 """Format → its usual block size in tokens."""
+_PREFIXES = 1_000_000
+"""First parts of prompts that are remembered: about 250 MB."""
 _PAGE = 1_000
 """Requests, or sessions, that are read together."""
 _ID_BITS = 53
@@ -73,7 +75,7 @@ class Tracer:
 
     def mooncake(self, *, by_session: bool = False) -> Iterator[dict[str, Any]]:
         """The lines, by time. `by_session`: later requests of a session have the `delay` in ms after the one before it, and no time."""
-        prefixes, began_ns, ended_ns = Prefixes(), None, dict[str, int]()
+        prefixes, began_ns, ended_ns = Prefixes(_PREFIXES), None, dict[str, int]()
         after = "TRUE"
         while rows := self._rows(after, limit=_PAGE):
             after = "(epoch_ns(started_at), stream_id) > ({started_ns}, '{stream_id}'::UUID)".format(
@@ -145,7 +147,7 @@ class Tracer:
         in_order = sorted((row for its in rows.values() for row in its), key=lambda row: row["started_ns"])
         begin_ns, local = in_order[0]["started_ns"], dict[int, int]()
         made, entries = list[dict[str, Any]](), dict[str, dict[str, Any]]()
-        for row, placed in self._placed(in_order, Prefixes()):
+        for row, placed in self._placed(in_order, Prefixes(_PREFIXES)):
             session, at_s = row["session_id"], (row["started_ns"] - begin_ns) / 1e9
             ids = [local.setdefault(one, len(local) + 1) for one in self._blocks(placed, row["input_tokens"])]
             request = {

@@ -624,21 +624,22 @@ SELECT stream_id, started_at, cache_write_tokens, cache_write_1h_tokens, read_at
     CASE WHEN read_at < kept_until THEN true WHEN kept_until < now() THEN false END AS read_again
 FROM uses WHERE cache_write_tokens > 0;
 
--- Sizes of the prompts of requests, without inner streams of hops, and their tokens per byte of text: reported, else usual for the model.
+-- Sizes of the prompts of requests of conversations, without inner streams of hops, and their tokens per byte of text: reported, else usual for the model.
 CREATE OR REPLACE VIEW internal.prompt_sizes AS
 WITH sizes AS (
     SELECT stream_id, started_at, streams.session_id, turn, gateway, coalesce(request_model, response_model) AS model, input_tokens,
         tool_set, COLUMNS('.*_bytes'), $WEIGHTED_BYTES AS weighted_bytes,
         input_tokens / nullif(weighted_bytes, 0) AS ratio
     FROM (SELECT stream_id, started_at, tool_set, COLUMNS('.*_bytes') FROM prompt_segments)
-    JOIN (SELECT stream_id, started_at, session_id, turn, gateway, request_model, response_model, input_tokens FROM streams) AS streams
-        USING (stream_id, started_at)
+    JOIN (
+        SELECT stream_id, started_at, session_id, turn, gateway, request_model, response_model, input_tokens FROM streams WHERE $CALLS_MODEL
+    ) AS streams USING (stream_id, started_at)
     WHERE stream_id NOT IN (SELECT inner_stream_id FROM hops)
 )
 SELECT sizes.*, coalesce(ratio, usual, $TOKENS_PER_PROMPT_BYTE) AS tokens_per_byte
 FROM sizes LEFT JOIN (SELECT model, median(ratio) AS usual FROM sizes GROUP BY model) USING (model);
 
--- What fills the prompts, one row per request and part that it has: tools, system, history, tool results, images, files. Tokens are the reported ones divided by bytes; images and files weigh less than text. Without a report they follow from the usual tokens per byte of the model.
+-- What fills the prompts, one row per request (no side call) and part that it has: tools, system, history, tool results, images, files. Tokens are the reported ones divided by bytes; images and files weigh less than text. Without a report they follow from the usual tokens per byte of the model.
 CREATE OR REPLACE VIEW context_parts AS
 SELECT stream_id, started_at, session_id, turn, gateway, model, part.part, part.bytes::BIGINT AS bytes,
     round(part.weight * part.bytes * tokens_per_byte)::BIGINT AS tokens
