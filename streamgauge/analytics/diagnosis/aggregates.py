@@ -161,11 +161,11 @@ def _sums(compared: Collection[Metric], *, adjusted: bool = False) -> dict[str, 
 
 
 def _by_stratum(sums: Mapping[str, str], compared: Iterable[Metric]) -> dict[str, str]:
-    """Column → SQL of the sums over strata. The columns of metrics with `by_input` are those of each stratum."""
+    """Column → SQL of the sums. The columns of metrics with `by_input` are those of each stratum."""
     divided = {f"{c}_{metric.name}" for metric in compared if metric.by_input for c in ("n", "x", "xx")}
-    found = {name: f"sum({name}::DOUBLE)" for name in sums if name not in divided}
+    found = {name: f"({sql})::DOUBLE" for name, sql in sums.items() if name not in divided}
     for name in divided & sums.keys():
-        found |= {f"{name}_{k}": f"sum({name}::DOUBLE) FILTER (stratum = {k})" for k in range(STRATA)}
+        found |= {f"{name}_{k}": f"({sums[name]} FILTER (stratum = {k}))::DOUBLE" for k in range(STRATA)}
     return found
 
 
@@ -240,12 +240,11 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
         {tops},
         levels AS (
             SELECT model, gateway, stratum, {levels} FROM chosen GROUP BY model, gateway, stratum),
-        strata AS (SELECT bucket, {", ".join(map(_named, CUBE))}, stratum, {_columns(sums)} FROM chosen GROUP BY ALL),
         adjusted AS (
             SELECT * EXCLUDE ({", ".join(alone)}), {dimensions}, {_columns(differences)}
             FROM chosen JOIN levels USING (model, gateway, stratum))
-        SELECT 'cube' AS part, bucket, {", ".join(CUBE)}, {_columns(_by_stratum(sums, compared))}
-        FROM strata GROUP BY ALL
+        SELECT 'cube' AS part, bucket, {", ".join(map(_named, CUBE))}, {_columns(_by_stratum(sums, compared))}
+        FROM chosen GROUP BY ALL
         UNION ALL BY NAME
         SELECT 'alone' AS part, bucket, CASE {whens} END AS alone, {_columns({n: f"{sql}::DOUBLE" for n, sql in of_values.items()})}
         FROM adjusted GROUP BY GROUPING SETS ({sets})
@@ -285,8 +284,8 @@ def pairs(chosen: Selection, objectives: Sequence[Objective], parts: Sequence[Pa
             axes[dimension] = f"CASE {' '.join(whens)} END AS {dimension}"
         sums = _sums(part.metrics) | {"requests": "count(*)"}
         unions.append(f"""
-        SELECT {number} AS part, bucket, {", ".join(part.dimensions)}, {_columns(_by_stratum(sums, part.metrics))}
-        FROM (SELECT bucket, {", ".join(axes.values())}, stratum, {_columns(sums)} FROM chosen GROUP BY ALL) GROUP BY ALL""")
+        SELECT {number} AS part, bucket, {", ".join(axes.values())}, {_columns(_by_stratum(sums, part.metrics))}
+        FROM chosen GROUP BY ALL""")
     labelled = any(place[0] == LABEL for place in places.values())
     return f"""
         WITH chosen AS MATERIALIZED (

@@ -177,6 +177,8 @@ def _larger(name: str, value: str, least_ratio: float, *, n: str = quality.IS_AN
 
 AGE = "round(10 * ln(greatest(end_ns, 1) / 1e9))::INTEGER"
 """SQL of the class of a stream's age at its end: each is 10 % wide, and round numbers of seconds are not near its limits."""
+CUT_AT_AGE = "cut"
+"""Name of the metric of failures at one age."""
 CUT = ("upstream_reset", "timeout", "truncated", "inband_error")
 """Failures that may cut streams at one age, from class 0, a second, on."""
 
@@ -184,8 +186,8 @@ CUT = ("upstream_reset", "timeout", "truncated", "inband_error")
 def cut(compared: Mapping[str, Metric], age: int) -> Metric:
     """Failures at one age. Few streams are so long, so few count."""
     x = " OR ".join(f"({compared[name].x})" for name in CUT)
-    return replace(compared["truncated"], name="cut", x=f"({x}) AND {AGE} = {age}", at=END, least_change=0.003, least_change_of_stream="",
-                   least_ratio=2.0, is_slow=True)  # fmt: skip
+    return replace(compared["truncated"], name=CUT_AT_AGE, x=f"({x}) AND {AGE} = {age}", at=END, least_change=0.003,
+                   least_change_of_stream="", least_ratio=2.0, is_slow=True)  # fmt: skip
 
 
 def all_failures(compared: Mapping[str, Metric]) -> Metric:
