@@ -74,7 +74,7 @@ def source(
     return f"""
         SELECT {names}, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, client_app AS app, tap,
             coalesce(server_instance, '{UNKNOWN}') AS server,
-            {ENDED_AT} AS ended_at, {UPSTREAM_PROBLEM} AS upstream_problem,
+            {ENDED_AT} AS ended_at,
             {later(START, "coalesce(last_output_ns, ttfb_ns, request_sent_ns, 0)")} AS active_at
         FROM (SELECT * REPLACE ({INPUT_TOKENS} AS input_tokens) FROM streams WHERE {where} AND {IS_REQUEST})
         UNION ALL BY NAME (
@@ -82,7 +82,7 @@ def source(
                 SELECT * REPLACE ({GATEWAY} AS gateway), {MODEL} AS model, {CLIENT} AS client,
                     {later(START, "coalesce(last_event_ns, 0)")} AS active_at
                 FROM open_streams WHERE {where} AND waits_for_client IS NOT TRUE AND {_is_over(SILENT_NS, end)})
-            SELECT stream_id, started_at, 'silent' AS outcome, 'timeout' AS upstream_problem,
+            SELECT stream_id, started_at, 'silent' AS outcome,
                 http_status, ttft_ns, last_output_ns, output_event_count,
                 model, gateway, client, client_app AS app, tap, active_at, active_at AS ended_at{labels}
             FROM quiet LEFT JOIN (
@@ -107,7 +107,9 @@ def _bucket(chosen: Selection) -> str:
             ELSE greatest(0, {EARLIER_BUCKETS} + floor(({after}) * {EARLIER_BUCKETS} / {length_us})) END::INTEGER"""
 
 
-_SHARED = {"is_answer": quality.IS_ANSWER, "is_counted": IS_COUNTED, "is_error": IS_ERROR, "finish": FINISH}
+_SHARED = {
+    "is_answer": quality.IS_ANSWER, "is_counted": IS_COUNTED, "is_error": IS_ERROR, "finish": FINISH, "upstream_problem": UPSTREAM_PROBLEM,
+}  # fmt: skip
 """Column → SQL that many metrics have in common. DuckDB evaluates it once only if it is a column."""
 
 
