@@ -74,7 +74,7 @@ def source(
     return f"""
         SELECT {names}, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, client_app AS app, tap,
             coalesce(server_instance, '{UNKNOWN}') AS server,
-            {ENDED_AT} AS ended_at, {UPSTREAM_PROBLEM} AS upstream_problem,
+            {ENDED_AT} AS ended_at,
             {later(START, "coalesce(last_output_ns, ttfb_ns, request_sent_ns, 0)")} AS active_at
         FROM (SELECT * REPLACE ({INPUT_TOKENS} AS input_tokens) FROM streams WHERE {where} AND {IS_REQUEST})
         UNION ALL BY NAME (
@@ -82,7 +82,7 @@ def source(
                 SELECT * REPLACE ({GATEWAY} AS gateway), {MODEL} AS model, {CLIENT} AS client,
                     {later(START, "coalesce(last_event_ns, 0)")} AS active_at
                 FROM open_streams WHERE {where} AND waits_for_client IS NOT TRUE AND {_is_over(SILENT_NS, end)})
-            SELECT stream_id, started_at, 'silent' AS outcome, 'timeout' AS upstream_problem,
+            SELECT stream_id, started_at, 'silent' AS outcome,
                 http_status, ttft_ns, last_output_ns, output_event_count,
                 model, gateway, client, client_app AS app, tap, active_at, active_at AS ended_at{labels}
             FROM quiet LEFT JOIN (
@@ -107,7 +107,9 @@ def _bucket(chosen: Selection) -> str:
             ELSE greatest(0, {EARLIER_BUCKETS} + floor(({after}) * {EARLIER_BUCKETS} / {length_us})) END::INTEGER"""
 
 
-_SHARED = {"is_answer": quality.IS_ANSWER, "is_counted": IS_COUNTED, "is_error": IS_ERROR, "finish": FINISH}
+_SHARED = {
+    "is_answer": quality.IS_ANSWER, "is_counted": IS_COUNTED, "is_error": IS_ERROR, "finish": FINISH, "upstream_problem": UPSTREAM_PROBLEM,
+}  # fmt: skip
 """Column → SQL that many metrics have in common. DuckDB evaluates it once only if it is a column."""
 
 
@@ -161,11 +163,11 @@ def _sums(compared: Collection[Metric], *, adjusted: bool = False) -> dict[str, 
 
 
 def _by_stratum(sums: Mapping[str, str], compared: Iterable[Metric]) -> dict[str, str]:
-    """Column → SQL of the sums over strata. The columns of metrics with `by_input` are those of each stratum."""
+    """Column → SQL of the sums. The columns of metrics with `by_input` are those of each stratum."""
     divided = {f"{c}_{metric.name}" for metric in compared if metric.by_input for c in ("n", "x", "xx")}
-    found = {name: f"sum({name}::DOUBLE)" for name in sums if name not in divided}
+    found = {name: f"({sql})::DOUBLE" for name, sql in sums.items() if name not in divided}
     for name in divided & sums.keys():
-        found |= {f"{name}_{k}": f"sum({name}::DOUBLE) FILTER (stratum = {k})" for k in range(STRATA)}
+        found |= {f"{name}_{k}": f"({sums[name]} FILTER (stratum = {k}))::DOUBLE" for k in range(STRATA)}
     return found
 
 
@@ -240,12 +242,11 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
         {tops},
         levels AS (
             SELECT model, gateway, stratum, {levels} FROM chosen GROUP BY model, gateway, stratum),
-        strata AS (SELECT bucket, {", ".join(map(_named, CUBE))}, stratum, {_columns(sums)} FROM chosen GROUP BY ALL),
         adjusted AS (
             SELECT * EXCLUDE ({", ".join(alone)}), {dimensions}, {_columns(differences)}
             FROM chosen JOIN levels USING (model, gateway, stratum))
-        SELECT 'cube' AS part, bucket, {", ".join(CUBE)}, {_columns(_by_stratum(sums, compared))}
-        FROM strata GROUP BY ALL
+        SELECT 'cube' AS part, bucket, {", ".join(map(_named, CUBE))}, {_columns(_by_stratum(sums, compared))}
+        FROM chosen GROUP BY ALL
         UNION ALL BY NAME
         SELECT 'alone' AS part, bucket, CASE {whens} END AS alone, {_columns({n: f"{sql}::DOUBLE" for n, sql in of_values.items()})}
         FROM adjusted GROUP BY GROUPING SETS ({sets})
@@ -285,8 +286,8 @@ def pairs(chosen: Selection, objectives: Sequence[Objective], parts: Sequence[Pa
             axes[dimension] = f"CASE {' '.join(whens)} END AS {dimension}"
         sums = _sums(part.metrics) | {"requests": "count(*)"}
         unions.append(f"""
-        SELECT {number} AS part, bucket, {", ".join(part.dimensions)}, {_columns(_by_stratum(sums, part.metrics))}
-        FROM (SELECT bucket, {", ".join(axes.values())}, stratum, {_columns(sums)} FROM chosen GROUP BY ALL) GROUP BY ALL""")
+        SELECT {number} AS part, bucket, {", ".join(axes.values())}, {_columns(_by_stratum(sums, part.metrics))}
+        FROM chosen GROUP BY ALL""")
     labelled = any(place[0] == LABEL for place in places.values())
     return f"""
         WITH chosen AS MATERIALIZED (

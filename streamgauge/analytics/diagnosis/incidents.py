@@ -22,7 +22,14 @@ import numpy.typing as npt
 from streamgauge.analytics.diagnosis.cell_tables import Array, CellTable, with_totals
 from streamgauge.analytics.diagnosis.comparison import LEAST_BASELINE, LEAST_STREAMS, compare
 from streamgauge.analytics.diagnosis.diagnosis import PLACE_DIMENSIONS, Cause, Effect
-from streamgauge.analytics.diagnosis.metrics import ALL_BUCKETS, CUBE, EARLIER_BUCKETS, FAMILIES, Metric
+from streamgauge.analytics.diagnosis.metrics import (
+    ALL_BUCKETS,
+    CUBE,
+    CUT_AT_AGE,
+    EARLIER_BUCKETS,
+    FAMILIES,
+    Metric,
+)
 from streamgauge.analytics.diagnosis.search import LEAST_SCORE, MAX_CAUSES, Found
 from streamgauge.analytics.schema.dimensions import LABEL
 
@@ -41,7 +48,7 @@ class Incident:
 def combine(found: Sequence[Found], edges: Sequence[datetime]) -> list[Incident]:
     """At most `MAX_CAUSES` incidents: those that last first, then by score."""
     incidents: list[Incident] = []
-    ordered = sorted(found, key=lambda f: (FAMILIES.index(f.metric.family), f.metric.is_slow, -f.score))
+    ordered = sorted(found, key=lambda f: (FAMILIES.index(f.metric.family), _is_part(f, found), -f.score))
     for change in ordered:
         if any(i.main.metric == change.metric and i.main.where == change.where for i in incidents):
             continue
@@ -58,6 +65,13 @@ def combine(found: Sequence[Found], edges: Sequence[datetime]) -> list[Incident]
     return incidents[:MAX_CAUSES]
 
 
+def _is_part(change: Found, found: Sequence[Found]) -> bool:
+    """Whether other metrics of the family name the change. They do not if failures at one age are at more places than those."""
+    others = (f for f in found if f.metric.family == change.metric.family and f.metric != change.metric)
+    is_wider = any(change.where.items() < f.where.items() and _overlap(change, f) for f in others)
+    return change.metric.is_slow and not (change.metric.name == CUT_AT_AGE and is_wider)
+
+
 def _belongs(change: Found, incident: Incident, edges: Sequence[datetime]) -> bool:
     main = incident.main
     if change.metric.is_slow:
@@ -71,6 +85,7 @@ def _belongs(change: Found, incident: Incident, edges: Sequence[datetime]) -> bo
     same_streams = change.metric.family == "tool_failure" and main.metric.family == "failure"
     same_time = abs(edges[change.begin] - edges[main.begin]) <= SAME_TIME_BUCKETS * bucket
     is_inside = main.where.items() <= change.where.items()
+    same_streams |= main.metric.name == CUT_AT_AGE and change.metric.family == "failure"
     return is_inside and _overlap(change, main) and (same_streams or same_time)
 
 

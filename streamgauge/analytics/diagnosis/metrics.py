@@ -102,7 +102,7 @@ SLOW_CLIENT_S = 2.0
 
 CONNECTION_PROBLEMS = ("refused", "dns", "tls", "upstream_down")
 """Kinds of failed connections: nothing listens, the name has no address, TLS fails, and all others."""
-UPSTREAM_PROBLEM = """CASE outcome WHEN 'upstream_reset' THEN outcome WHEN 'idle_timeout' THEN 'timeout'
+UPSTREAM_PROBLEM = """CASE outcome WHEN 'upstream_reset' THEN outcome WHEN 'idle_timeout' THEN 'timeout' WHEN 'silent' THEN 'timeout'
                 WHEN 'connect_error' THEN CASE WHEN error_message = 'ConnectionRefusedError' THEN 'refused'
                     WHEN error_message = 'gaierror' THEN 'dns' WHEN starts_with(error_message, 'SSL') THEN 'tls' ELSE 'upstream_down' END
                 END"""
@@ -177,6 +177,8 @@ def _larger(name: str, value: str, least_ratio: float, *, n: str = quality.IS_AN
 
 AGE = "round(10 * ln(greatest(end_ns, 1) / 1e9))::INTEGER"
 """SQL of the class of a stream's age at its end: each is 10 % wide, and round numbers of seconds are not near its limits."""
+CUT_AT_AGE = "cut"
+"""Name of the metric of failures at one age."""
 CUT = ("upstream_reset", "timeout", "truncated", "inband_error")
 """Failures that may cut streams at one age, from class 0, a second, on."""
 
@@ -184,8 +186,8 @@ CUT = ("upstream_reset", "timeout", "truncated", "inband_error")
 def cut(compared: Mapping[str, Metric], age: int) -> Metric:
     """Failures at one age. Few streams are so long, so few count."""
     x = " OR ".join(f"({compared[name].x})" for name in CUT)
-    return replace(compared["truncated"], name="cut", x=f"({x}) AND {AGE} = {age}", at=END, least_change=0.003, least_change_of_stream="",
-                   least_ratio=2.0, is_slow=True)  # fmt: skip
+    return replace(compared["truncated"], name=CUT_AT_AGE, x=f"({x}) AND {AGE} = {age}", at=END, least_change=0.003,
+                   least_change_of_stream="", least_ratio=2.0, is_slow=True)  # fmt: skip
 
 
 def all_failures(compared: Mapping[str, Metric]) -> Metric:
@@ -198,9 +200,9 @@ def metrics(objectives: Sequence[Objective]) -> dict[str, Metric]:
     found = [
         _failure("rate_limited", "outcome = 'http_error' AND http_status = 429", objectives),
         _failure("http_error", "outcome = 'http_error' AND http_status IS DISTINCT FROM 429", objectives),
-        *(_failure(name, f"upstream_problem = '{name}'", objectives) for name in CONNECTION_PROBLEMS),
-        _failure("upstream_reset", "upstream_problem = 'upstream_reset'", objectives),
-        _failure("timeout", "upstream_problem = 'timeout'", objectives, at="active_at"),
+        *(_failure(name, f"({UPSTREAM_PROBLEM}) = '{name}'", objectives) for name in CONNECTION_PROBLEMS),
+        _failure("upstream_reset", f"({UPSTREAM_PROBLEM}) = 'upstream_reset'", objectives),
+        _failure("timeout", f"({UPSTREAM_PROBLEM}) = 'timeout'", objectives, at="active_at"),
         _failure("inband_error", "outcome = 'inband_error'", objectives),
         _failure("truncated", "outcome IN ('truncated', 'malformed')", objectives),
         Metric(name="lost", kind="share", unit="share", family="loss", n="TRUE", x="outcome = 'tap_lost' OR lost_bytes > 0",

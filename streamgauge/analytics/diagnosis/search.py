@@ -37,6 +37,7 @@ from streamgauge.analytics.diagnosis.metrics import (
     ALL_BUCKETS,
     ALONE,
     CUBE,
+    CUT_AT_AGE,
     EARLIER_BUCKETS,
     Metric,
     cut,
@@ -230,12 +231,22 @@ def search(
                 _of_metric(table, metric, variance_of(table, metric)) if _has_enough(table, metric) else []
             )
         elif metric.name in pairs:
-            found += _of_metric(pairs[metric.name], metric, variance_of(tables["cube"], metric))
+            table = pairs[metric.name]
+            if metric.name == CUT_AT_AGE:
+                table = _without_models(table)
+            variance = variance_of(tables["cube"], metric) if metric.kind == "mean" else 0.0
+            found += _of_metric(table, metric, variance)
         elif best is None or metric.name in best:
             table = tables["cube"]
             if _has_enough(table, metric):
                 found += _of_metric(table, metric, variance_of(table, metric))
     return sorted(found, key=lambda f: -f.score)
+
+
+def _without_models(table: CellTable) -> CellTable:
+    """The table in which no model can be named: the answers of some are long enough to be cut at an age, and those of others are not."""
+    columns = {name: column.sum(0, keepdims=True) for name, column in table.columns.items()}
+    return replace(table, values=((), *table.values[1:]), columns=columns)
 
 
 def _alone(alone: CellTable, dimension: str) -> CellTable:
@@ -259,7 +270,7 @@ def _of_metric(table: CellTable, metric: Metric, variance: float) -> list[Found]
 
 
 def _worst_of(table: CellTable, metric: Metric, best: Found, variance: float) -> Found:
-    """The worst value of a free dimension, if the place is worse in several of its values and clearly not in the others.
+    """The worst value of a free dimension, if the place is worse in two of its values and clearly not in the others.
 
     Two gateways of three that fail are two places, and their sum explains more than all streams do.
     """
