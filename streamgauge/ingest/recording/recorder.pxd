@@ -14,9 +14,9 @@ from streamgauge.ingest.recording cimport body_capture as capture
 from streamgauge.ingest.recording.record_buffer cimport RecordBuffer
 
 cdef int64_t _FLUSH_BYTES, _RECORD_BYTES, _FRAME_BYTES, _UNLIMITED
-cdef int64_t _NOT_BEGUN
 cdef int _COLON
 cdef frozenset _METHODS
+cdef int64_t _NOT_BEGUN
 
 
 cdef class Recorders:
