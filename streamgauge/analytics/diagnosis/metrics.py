@@ -277,11 +277,12 @@ class Dimension:
 UNKNOWN = UNKNOWN_APP
 LEAST_SIZE_BYTES = 2048
 SIZES = 12
+MOST_LABEL_VALUES = 12
 ALONE = {
     "app": Dimension(sql="app", most=6),
     "tap": Dimension(sql="tap", most=6),
     "server": Dimension(sql="server", most=12),
-    LABEL: Dimension(sql="", most=12),
+    LABEL: Dimension(sql="", most=MOST_LABEL_VALUES),
     "size": Dimension(
         sql=f"if(request_bytes > 0, greatest(0, least({SIZES}, floor(log2(request_bytes / {LEAST_SIZE_BYTES}))::INTEGER + 1)), NULL)",
         most=SIZES, is_ordered=True,

@@ -18,7 +18,7 @@ from typing import Protocol
 from streamgauge.ingest.tap.exchanges.context import TapContext
 from streamgauge.ingest.tap.sockets import close_when_sent
 
-_READABLE = select.POLLIN | select.POLLRDHUP | select.POLLHUP | select.POLLERR
+_READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
 
 
 class Attached(Protocol):
