@@ -73,4 +73,4 @@ def test_button_downloads_the_report_of_the_page(seen: Reader, dashboard: Dashbo
     download.value.save_as(tmp_path / "r.html")
     found = Written((tmp_path / "r.html").read_bytes())
     assert "Requests\n400" in found.sections["verdict"]
-    assert "Time zone\nCET" in found.sections[""]
+    assert "Time zone\nEurope/Berlin" in found.sections[""]
