@@ -9,19 +9,23 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.reports import turn
+from streamgauge.analytics.reports.prompts import prompts
 from streamgauge.analytics.reports.sessions import TOOL
 from streamgauge.analytics.schema.outcomes import IS_ERROR, IS_REQUEST
-from tests.agents.scripted_provider import SUBAGENTS, TASK, WAITERS
+from tests.agents.received_prompts import Part, received
+from tests.agents.scripted_provider import PLACES, STEM, SUBAGENTS, TASK, WAITERS, planted
 from tests.e2e.running import ROOT, tables_of_run
 from tests.npm import agents as installed_agents
 
@@ -50,7 +54,7 @@ OVER_HTTP = 'model_providers.sim={name="sim",base_url="\'"$OPENAI_BASE_URL"\'",w
 AGENTS: dict[str, tuple[str, ...]] = {
     "claude": ("claude", "--dangerously-skip-permissions", "-p", TASK),
     "codex": CODEX,
-    "codex-http": ("bash", "-c", f"codex -c model_provider=sim -c '{OVER_HTTP}' {' '.join(CODEX[1:])}"),
+    "codex-http": ("bash", "-c", f"codex -c model_provider=sim -c '{OVER_HTTP}' {shlex.join(CODEX[1:])}"),
     "gemini": ("gemini", "--skip-trust", "--yolo", "-m", "gemini-2.5-pro", "-p", TASK),
     "opencode": ("opencode", "run", TASK),
     "pi-anthropic": ("pi", "--model", "anthropic/claude-opus-4-7", "-p", TASK),
@@ -58,6 +62,9 @@ AGENTS: dict[str, tuple[str, ...]] = {
     "pi-google": ("pi", "--model", "google/gemini-2.5-pro", "-p", TASK),
     "qwen": ("qwen", "--yolo", "-p", TASK),
 }
+INSTRUCTIONS = ("AGENTS.md", "CLAUDE.md", "GEMINI.md", "QWEN.md")
+SUBAGENT_FOLDERS = (".claude/agents", ".config/opencode/agent", ".gemini/agents", ".qwen/agents")
+"""Agents write the descriptions of these subagents into the definition of a tool, or into the system text."""
 UNNAMED = ("pi-anthropic", "pi-google")
 """They name neither a session nor themselves, so their requests have no session."""
 INPUT_PRICE, OUTPUT_PRICE = 2.0, 30.0
@@ -70,6 +77,7 @@ class Ran:
     """One run of an agent."""
 
     name: str
+    data: Path
     stderr: str
     log: Sequence[dict[str, Any]]
     """Of the provider."""
@@ -95,7 +103,14 @@ def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     commands, home = installed_agents(), tmp_path_factory.mktemp(name)
     if not (commands / name.partition("-")[0]).exists():
         pytest.skip(f"npm has no build of {name} for this machine")
-    (home / "notes.txt").write_text("a note\n")
+    (home / "notes.txt").write_text(f"a note {planted('result')}\n")
+    for file in INSTRUCTIONS:
+        (home / file).write_text(planted("instructions"))
+    for folder in SUBAGENT_FOLDERS:
+        (home / folder).mkdir(parents=True)
+        (home / folder / "planted.md").write_text(
+            f"---\nname: planted\ndescription: {planted('definition')}\n---\nNobody calls it.\n"
+        )
     (home / "prices.csv").write_text(
         f"model,input,cached_input,output,currency\n*,{INPUT_PRICE},1,{OUTPUT_PRICE},USD\n"
     )
@@ -121,7 +136,8 @@ def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     assert done.returncode == 0, done.stderr
     log = [json.loads(line) for line in (home / "provider.jsonl").read_text().splitlines()]
     log.sort(key=lambda entry: int(entry["arrived_ns"]))
-    stored = tables_of_run(home / "data" / "streamgauge" / "runs" / "run")
+    data = home / "data" / "streamgauge" / "runs" / "run"
+    stored = tables_of_run(data)
     found = stored.query(f"""
         SELECT *, {IS_REQUEST} AS is_request, {IS_ERROR} AS is_error FROM streams
         LEFT JOIN (SELECT stream_id, total AS cost FROM spend) USING (stream_id) ORDER BY started_at""").to_dicts()
@@ -130,7 +146,7 @@ def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         str(row["response_id"] or row["request_id"]).rpartition("_")[2].rpartition("-")[2] for row in found
     ]
     assert sorted(ids) == sorted(entry["request_id"] for entry in log)
-    return Ran(name, done.stderr, log, stored, dict(zip(ids, found, strict=True)))
+    return Ran(name, data, done.stderr, log, stored, dict(zip(ids, found, strict=True)))
 
 
 def test_requests_and_failures_are_those_of_the_provider(ran: Ran) -> None:
@@ -199,3 +215,18 @@ def test_names_and_times_of_tools_are_those_of_the_provider(ran: Ran) -> None:
         for pause, (_, length_ns) in zip(pauses, calls, strict=True):
             # The tap sees the end of an answer after the provider, and the next request before it.
             assert 0 <= length_ns - (pause.end_ns - pause.start_ns) < LATE_S * 1e9
+
+
+def test_segments_are_those_of_the_bodies_that_the_provider_received(ran: Ran) -> None:
+    """Kind, tool, message and bytes of each, and what the provider keeps of earlier requests."""
+    ids = {row["stream_id"]: entry for entry, row in zip(ran.requests(), ran.rows_of(ran.requests()), strict=True)}
+    found = prompts(ran.stored.query, [str(one) for one in ids])
+    sizes = {row["stream_id"]: row for row in ran.stored.query("FROM prompt_segments").to_dicts()}
+    for stream_id, entry in ids.items():
+        expected = received(entry["path"], entry["body"])
+        parts = [
+            Part(one.kind, one.name, one.message, one.size)
+            for one in found[str(stream_id)]
+            if one.kind not in ("model", "settings")
+        ]
+        print(ran.name, entry["request_id"], entry["conversation"], len(entry["body"]), expected == parts, [p for p in expected if p not in parts][:5], [p for p in parts if p not in expected][:5])
