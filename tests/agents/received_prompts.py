@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 _value_at = json.JSONDecoder().raw_decode
@@ -20,10 +20,28 @@ class Part(NamedTuple):
     size: int
 
 
-def received(path: str, body: str) -> list[Part]:
-    """The parts in the order in which a model reads them, without the parameters: tools, system text, messages."""
-    read = next(read for end, read in _DIALECTS.items() if end in path)
-    return list(read(_members(body)))
+def received(entry: Mapping[str, Any], log: Mapping[str, Mapping[str, Any]]) -> list[Part]:
+    """The parts in the order in which a model reads them, without the parameters: tools, system text, messages. Where the provider keeps
+    the earlier messages (`log`: entries by the id of the request), also these and its answer to them."""
+    read = next(read for end, read in _DIALECTS.items() if end in entry["path"])
+    own = list(read(_members(entry["body"])))
+    continued = json.loads(entry["body"]).get("previous_response_id")
+    if continued is None:
+        return own
+    before = log[continued.removeprefix("resp_")]
+    kept = [part for part in received(before, log) if part.message >= 0]
+    if not before["warm_up"]:
+        kept.append(Part("other", None, message_count(kept), before["output_chars"]))
+    first = message_count(kept)
+    return (
+        [part for part in own if part.message < 0]
+        + kept
+        + [part._replace(message=part.message + first) for part in own if part.message >= 0]
+    )
+
+
+def message_count(parts: Sequence[Part]) -> int:
+    return parts[-1].message + 1 if parts else 0
 
 
 def _members(text: str) -> dict[str, str]:
@@ -121,7 +139,10 @@ def _responses(body: dict[str, str]) -> Iterator[Part]:
         elif kind in (None, "message", "agent_message"):
             is_system = item.startswith("{") and _of(item, "role") in ("system", "developer")
             for block in _blocks(has.get("content", item)):
-                yield Part("system" if is_system else "text", None, number, _bytes(block))
+                is_text = block.startswith('"') or "text" in str(_of(block, "type"))
+                yield Part(
+                    "system" if is_system else "text" if is_text else "other", None, number, _bytes(block)
+                )
         elif kind.endswith("_call"):
             called[_of(item, "call_id")] = _of(item, "name")
             yield Part("tool_call", _of(item, "name"), number, _bytes(item))

@@ -31,7 +31,7 @@ PLACES = ("task", "instructions", "definition", "argument", "result")
 
 def planted(place: str) -> str:
     """The words that are planted in a place of the prompts: 40, so 200 in all."""
-    return " ".join(f"{STEM}-{place}-{number}" for number in range(40))
+    return " ".join(f"{STEM}-{place}-{number}" for number in range(10, 50))
 
 
 TASK, SUBTASK = f"TASK-OF-THE-USER {planted('task')}", "TASK-OF-THE-SUBAGENT"
@@ -92,6 +92,8 @@ class Entry:
     call_id: str | None = None
     input_tokens: int = 0
     output_tokens: int = 0
+    output_chars: int = 0
+    """Of the text, or of the arguments of the call."""
     request_id: str = ""
     warm_up: bool = False
     is_request: bool = False
@@ -505,6 +507,9 @@ class Handler(BaseHTTPRequestHandler):
         answer = answer_to(asked)
         entry.is_request = body.get("generate") is not False
         entry.tool = answer.tool
+        entry.output_chars = len(
+            answer.script or (json.dumps(answer.arguments) if answer.tool else answer.text)
+        )
         entry.call_id = entry.call_id if answer.tool else None
         return answer
 

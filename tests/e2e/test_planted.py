@@ -24,7 +24,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -43,7 +43,7 @@ from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.storage.database import attach, new_database
 from streamgauge.analytics.storage.location import locate
 from streamgauge.ingest.record_log.kafka_reader import KafkaReader
-from streamgauge.ingest.records import Alive, pack, unpack
+from streamgauge.ingest.records import Alive, AnyRecord, pack, unpack
 from tests.dashboard.app_test import VIEWS
 from tests.dashboard.app_test import open_page as page
 from tests.deadline import DEADLINE_S, until
@@ -373,7 +373,8 @@ def send_malformed(tap: str) -> None:
 class Searched:
     """Searched bytes by source, and the secrets found."""
 
-    def __init__(self) -> None:
+    def __init__(self, forms: Sequence[bytes] = FORMS) -> None:
+        self._forms = forms
         self.sources: dict[str, int] = {}
         self.found: list[str] = []
 
@@ -381,7 +382,7 @@ class Searched:
         data = content.encode("utf-8", "replace") if isinstance(content, str) else content
         self.sources[source] = self.sources.get(source, 0) + len(data)
         lower = data.lower()
-        for form in FORMS:
+        for form in self._forms:
             at = max(data.find(form), lower.find(form))
             if at >= 0:
                 self.found.append(f"{source}: {data[max(0, at - 80) : at + 40]!r}")
@@ -433,9 +434,10 @@ def analytics_answers(running: Up) -> bool | None:
         return None
 
 
-def search_folder(searched: Searched, data: Path) -> None:
+def search_folder(searched: Searched, data: Path, *without: str) -> None:
+    """Search the files, except those in `log` and in the folders `without`."""
     for file in sorted(data.rglob("*")):
-        if file.is_file():
+        if file.is_file() and file.relative_to(data).parts[0] not in without:
             assert stat.S_IMODE(file.stat().st_mode) & 0o077 == 0 or file.suffix == ".lock", file
             if file.relative_to(data).parts[0] != "log" and file.stat().st_size:
                 searched.search(f"file {file.relative_to(data)}", file.read_bytes())
@@ -641,10 +643,14 @@ def segments(data: Path) -> list[Path]:
 
 
 def records_in(segment: Path) -> str:
+    return repr(records_of(segment))
+
+
+def records_of(segment: Path) -> list[AnyRecord]:
     """The decoded records of a segment."""
     with contextlib.closing(sqlite3.connect(f"file:{segment}?mode=ro", uri=True)) as connection:
         payloads = connection.execute("SELECT payload FROM entry").fetchall()
-    return repr([unpack(payload) for (payload,) in payloads])
+    return [record for (payload,) in payloads for record in unpack(payload)[0]]
 
 
 def poison(broker: str, topic: str) -> None:

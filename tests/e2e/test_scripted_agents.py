@@ -12,6 +12,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +20,20 @@ from typing import Any
 
 import pytest
 
+from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.reports import turn
 from streamgauge.analytics.reports.prompts import prompts
 from streamgauge.analytics.reports.sessions import TOOL
 from streamgauge.analytics.schema.outcomes import IS_ERROR, IS_REQUEST
-from tests.agents.received_prompts import Part, received
+from streamgauge.analytics.storage.location import SQLITE, locate
+from streamgauge.commands.trace_export import export_trace
+from streamgauge.ingest.content_coding import BodyDecoder
+from streamgauge.ingest.redaction.record_redactor import Redactor
+from tests.agents.received_prompts import message_count, received
 from tests.agents.scripted_provider import PLACES, STEM, SUBAGENTS, TASK, WAITERS, planted
 from tests.e2e.running import ROOT, tables_of_run
+from tests.e2e.test_planted import Searched, records_of, search_folder, search_tables, segments
 from tests.npm import agents as installed_agents
 
 pytestmark = pytest.mark.slow
@@ -65,6 +72,12 @@ AGENTS: dict[str, tuple[str, ...]] = {
 INSTRUCTIONS = ("AGENTS.md", "CLAUDE.md", "GEMINI.md", "QWEN.md")
 SUBAGENT_FOLDERS = (".claude/agents", ".config/opencode/agent", ".gemini/agents", ".qwen/agents")
 """Agents write the descriptions of these subagents into the definition of a tool, or into the system text."""
+WITH_SUBAGENT = ("claude", "codex", "codex-http", "gemini", "opencode")
+ELSEWHERE = {
+    "codex": ("definition", "argument"),
+    **dict.fromkeys(("codex-http", "pi-anthropic", "pi-openai", "pi-google"), ("definition",)),
+}
+"""Places of planted words that are in no request: Codex and pi have no such subagents, and a WebSocket's provider keeps its own answers."""
 UNNAMED = ("pi-anthropic", "pi-google")
 """They name neither a session nor themselves, so their requests have no session."""
 INPUT_PRICE, OUTPUT_PRICE = 2.0, 30.0
@@ -218,15 +231,67 @@ def test_names_and_times_of_tools_are_those_of_the_provider(ran: Ran) -> None:
 
 
 def test_segments_are_those_of_the_bodies_that_the_provider_received(ran: Ran) -> None:
-    """Kind, tool, message and bytes of each, and what the provider keeps of earlier requests."""
-    ids = {row["stream_id"]: entry for entry, row in zip(ran.requests(), ran.rows_of(ran.requests()), strict=True)}
-    found = prompts(ran.stored.query, [str(one) for one in ids])
-    sizes = {row["stream_id"]: row for row in ran.stored.query("FROM prompt_segments").to_dicts()}
-    for stream_id, entry in ids.items():
-        expected = received(entry["path"], entry["body"])
-        parts = [
-            Part(one.kind, one.name, one.message, one.size)
-            for one in found[str(stream_id)]
+    """Tools, system text, messages, calls and results, by name and bytes; in `prompts`, `prompt_segments` and `prompt_tools`."""
+    entries = ran.requests()
+    assert len({entry["tool"] for entry in entries} - {None}) >= 2
+    assert ran.requests("subagent") or ran.name not in WITH_SUBAGENT
+    log = {entry["request_id"]: entry for entry in ran.log}
+    stored = {row["stream_id"]: row for row in ran.stored.query("FROM prompt_segments").to_dicts()}
+    for entry, row in zip(entries, ran.rows_of(entries), strict=True):
+        stream_id, expected = row["stream_id"], received(entry, log)
+        [segments] = prompts(ran.stored.query, [str(stream_id)]).values()
+        assert [
+            (one.kind, one.name, one.message, one.size)
+            for one in segments
             if one.kind not in ("model", "settings")
+        ] == expected
+        sizes, of_kind = stored[stream_id], Counter[str]()
+        for part in expected:
+            of_kind[part.kind] += part.size
+        for kind in ("tool", "system", "text", "tool_call", "tool_result", "other"):
+            assert sizes["tools_bytes" if kind == "tool" else f"{kind}_bytes"] == of_kind[kind], kind
+        assert sizes["message_count"] == message_count(expected)
+        assert (sizes["left_out"], sizes["incomplete"]) == (0, False)
+        tools = ran.stored.query(f"""
+            SELECT DISTINCT position, name, size FROM prompt_tools WHERE tool_set = {sizes["tool_set"] or "NULL"}
+            ORDER BY position""").rows()
+        assert [(name, size) for _, name, size in tools] == [
+            (part.name, part.size) for part in expected if (part.kind, part.message) == ("tool", -1)
         ]
-        print(ran.name, entry["request_id"], entry["conversation"], len(entry["body"]), expected == parts, [p for p in expected if p not in parts][:5], [p for p in parts if p not in expected][:5])
+
+
+def test_no_word_of_a_prompt_is_kept(ran: Ran, tmp_path: Path) -> None:
+    """In no table, file, log line, span, trace or redacted record."""
+    arrived = " ".join(entry["body"] for entry in ran.log)
+    words = [
+        word
+        for place in PLACES
+        if place not in ELSEWHERE.get(ran.name, ())
+        for word in planted(place).split()
+    ]
+    assert len(words) == 200 - 40 * len(ELSEWHERE.get(ran.name, ()))
+    assert [word for word in words if word not in arrived] == []
+    searched = Searched([STEM.encode()])
+    search_tables(searched, ran.stored)
+    search_folder(searched, ran.data, "gemini-home")  # the agent's own files
+    key = (ran.data / "client.key").read_bytes()
+    redactor = Redactor(BodyDecoder, conversation=ConversationReader(key, ()), key=key)
+    raw = [record for file in segments(ran.data) for record in records_of(file)]
+    assert STEM in repr(raw)
+    searched.search("redacted records", repr(redactor.redact(raw)))
+    for form in ("mooncake", "weka"):
+        to = tmp_path / form
+        export_trace(
+            locate(SQLITE, ran.data), form, to, since=None, until=None, block_size=None, by_session=False
+        )
+        for file in [to, *to.rglob("*")]:
+            if file.is_file():
+                searched.search(f"trace {form}", file.read_bytes())
+    assert searched.found == []
+    traces = {"trace mooncake"} if ran.name in UNNAMED else {"trace mooncake", "trace weka"}
+    assert {
+        "table main.prompt_segments",
+        "table main.spans",
+        "file run.log",
+        *traces,
+    } <= searched.sources.keys()
