@@ -31,6 +31,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import httpx
 import pytest
 from websockets.sync.client import connect
@@ -171,6 +172,7 @@ RESPONSE = {
     "instructions": secret("instructions"),
 }
 FAILURE = {"type": PROSE, "code": KEY, "message": secret("message"), "param": MARK}
+LARGE = ("chat", "messages")
 SOCKETS: dict[str, list[dict[str, Any]]] = {
     # path → the server's messages of one answer
     "/v1/responses": [
@@ -191,6 +193,19 @@ SOCKETS: dict[str, list[dict[str, Any]]] = {
     ],
     "/v1/socket": [{"kind": "unknown", "text": secret("text"), MARK: MARK}, {"error": FAILURE}],
 }  # fmt: skip
+WORDS = {
+    place: [f"{MARK}-{place}-{number}" for number in range(10, 60)]
+    for place in ("prompt", "definition", "argument", "result")
+}
+"""200 words in prompts, definitions of tools, arguments and results. Each has the form of a name."""
+
+
+def words(place: str) -> str:
+    return " ".join(WORDS[place])
+
+
+CALLED = {"name": "shell", "arguments": json.dumps({word: word for word in WORDS["argument"]})}
+SCHEMA = {"type": "object", "properties": {word: {"description": word} for word in WORDS["definition"]}}
 NO_JSON = (secret("message without JSON"), MARK.encode() * 9)
 COMPRESSIONS: tuple[Any, ...] = (None, "deflate")
 SOCKET_ROWS = 2 * len(SOCKETS) * len(COMPRESSIONS)
@@ -199,14 +214,45 @@ ROWS = len(CASES) + SOCKET_ROWS
 REQUEST = {
     "model": "m-1",
     "stream": True,
-    "messages": [{"role": "user", "content": secret("prompt"), "name": MARK}],
+    "messages": [
+        {"role": "user", "content": secret("prompt"), "name": MARK},
+        {
+            "role": "system",
+            "content": [
+                {
+                    "type": "text",
+                    "text": words("prompt"),
+                    "cache_control": {"type": "ephemeral", "ttl": PROSE},
+                }
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": KEY, "type": "function", "function": CALLED}],
+        },
+        {"role": "tool", "tool_call_id": KEY, "content": words("result")},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": PROSE, "name": PROSE, "input": CALLED}]},
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": PROSE, "content": words("result")}],
+        },
+    ],
     "prompt": secret("prompt"),
     "system": secret("system"),
     "input": [secret("input")],
     "metadata": {"user_id": MARK, "session_id": f"session-{MARK}", MARK: MARK},
     "user": MARK,
     "stop": [MARK],
-    "tools": [{"type": "function", "function": {"name": MARK, "description": secret("tool")}}],
+    "tools": [
+        {
+            "type": "function",
+            "function": {"name": PROSE, "description": secret("tool"), "parameters": SCHEMA},
+        },
+        {"name": "shell", "description": words("definition"), "input_schema": SCHEMA},
+    ],
+    "tool_choice": secret("choice"),
+    "prompt_cache_key": MARK,
     "temperature": 0.5,
 }
 HEADERS = {
@@ -229,6 +275,7 @@ class Upstream:
     url: str = ""
     otlp: list[bytes] = field(default_factory=list)
     keys_seen: set[str] = field(default_factory=set)
+    bodies: list[bytes] = field(default_factory=list)
 
 
 @contextmanager
@@ -250,6 +297,7 @@ def upstream() -> Iterator[Upstream]:
                 self.send_header("content-length", "0")
                 self.end_headers()
                 return
+            found.bodies.append(body)
             found.keys_seen.add(str(self.headers.get("authorization")))
             _, status, kind, reads = CASES.get(case, ("", 200, "application/json", [b"{}"]))
             self.send_response(status)
@@ -325,7 +373,11 @@ def plant(tap: str) -> None:
     """The session is in the request's body, every second time also in a header."""
     for number, (case, (path, *_)) in enumerate(CASES.items()):
         session = {"x-claude-code-session-id": f"conv-{MARK}"} if number % 2 else {}
-        named = {"model": KEY if "error" in case else PROSE} if "names" in case else {}
+        named: dict[str, Any] = {"model": KEY if "error" in case else PROSE} if "names" in case else {}
+        if case in LARGE:  # the tap reads its prompt and condenses it
+            named |= {
+                "messages": [*REQUEST["messages"], {"role": "user", "content": secret("large") * 2_000}]
+            }
         answer = httpx.post(
             f"{tap}{path}?key={MARK}",
             json=REQUEST | named,
@@ -427,6 +479,22 @@ def search_running(searched: Searched, running: Up, monkeypatch: pytest.MonkeyPa
         searched.search("dashboard pages", repr(app.main) + repr(app.sidebar))
 
 
+def search_exports(searched: Searched, running: Up) -> None:
+    folder = running.data.parent
+    for form in ("mooncake", "weka"):
+        done = running.run("export", "--trace", form, str(folder / form))
+        assert done.returncode == 0, done.stderr
+        for file in (folder / form, *(folder / form).rglob("*")):
+            if file.is_file():
+                searched.search(f"trace {form}", file.read_bytes())
+    done = running.run("export", "--duckdb", str(folder / "export.duckdb"))
+    assert done.returncode == 0, done.stderr
+    with duckdb.connect(str(folder / "export.duckdb"), read_only=True) as exported:
+        for (table,) in exported.execute("SELECT table_name FROM duckdb_tables()").fetchall():
+            rows = exported.execute(f'FROM "{table}"').fetchall()
+            searched.search("exported tables", repr(rows))
+
+
 def analytics_answers(running: Up) -> bool | None:
     try:
         return answers(str(running.part("analyze")["metrics"]))
@@ -489,9 +557,12 @@ def test_planted_secrets_are_not_stored_or_logged(
             running.rows(ROWS + len(MALFORMED))
             until(lambda: analytics_answers(running), "analytics to be back")
             search_running(searched, running, monkeypatch)
+            search_exports(searched, running)
             until(lambda: any(b"gen_ai" in one for one in server.otlp), "spans over OTLP")
             assert running.stop() == 0
         assert server.keys_seen == {HEADERS["authorization"]}  # the upstream received the key
+        received = b" ".join(server.bodies).decode()
+        assert [word for place in WORDS.values() for word in place if word not in received] == []
         for body in server.otlp:
             searched.search("OTLP", body)
     searched.search("log as JSON lines", (tmp_path / "data.log").read_bytes())
@@ -501,6 +572,11 @@ def test_planted_secrets_are_not_stored_or_logged(
     assert {
         "OTLP",
         "dashboard pages",
+        "trace mooncake",
+        "trace weka",
+        "exported tables",
+        "table main.prompt_segments",
+        "table main.prompt_tools",
         "table main.spans",
         "table main.events",
         "/metrics",
