@@ -490,8 +490,9 @@ def search_exports(searched: Searched, running: Up) -> None:
     done = running.run("export", "--duckdb", str(folder / "export.duckdb"))
     assert done.returncode == 0, done.stderr
     with duckdb.connect(str(folder / "export.duckdb"), read_only=True) as exported:
-        for (table,) in exported.execute("SELECT table_name FROM duckdb_tables()").fetchall():
-            rows = exported.execute(f'FROM "{table}"').fetchall()
+        named = "SELECT schema_name, table_name FROM duckdb_tables()"
+        for schema, table in exported.execute(named).fetchall():
+            rows = exported.execute(f'FROM "{schema}"."{table}"').fetchall()
             searched.search("exported tables", repr(rows))
 
 
