@@ -211,7 +211,7 @@ COMPRESSIONS: tuple[Any, ...] = (None, "deflate")
 SOCKET_ROWS = 2 * len(SOCKETS) * len(COMPRESSIONS)
 """A row for each WebSocket and its answer."""
 ROWS = len(CASES) + SOCKET_ROWS
-REQUEST = {
+REQUEST: dict[str, Any] = {
     "model": "m-1",
     "stream": True,
     "messages": [
@@ -492,8 +492,8 @@ def search_exports(searched: Searched, running: Up) -> None:
     with duckdb.connect(str(folder / "export.duckdb"), read_only=True) as exported:
         named = "SELECT schema_name, table_name FROM duckdb_tables()"
         for schema, table in exported.execute(named).fetchall():
-            rows = exported.execute(f'FROM "{schema}"."{table}"').fetchall()
-            searched.search("exported tables", repr(rows))
+            rows = exported.execute(f'FROM "{schema}"."{table}"').to_arrow_table()
+            searched.search("exported tables", repr(rows.to_pylist()))
 
 
 def analytics_answers(running: Up) -> bool | None:
