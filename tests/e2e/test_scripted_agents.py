@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -22,7 +23,7 @@ import pytest
 
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.analytics.query.query_pool import QueryPool
-from streamgauge.analytics.reports import turn
+from streamgauge.analytics.reports import context, turn
 from streamgauge.analytics.reports.prompts import prompts
 from streamgauge.analytics.reports.sessions import TOOL
 from streamgauge.analytics.schema.outcomes import IS_ERROR, IS_REQUEST
@@ -258,6 +259,48 @@ def test_segments_are_those_of_the_bodies_that_the_provider_received(ran: Ran) -
         assert [(name, size) for _, name, size in tools] == [
             (part.name, part.size) for part in expected if (part.kind, part.message) == ("tool", -1)
         ]
+
+
+def test_carried_tools_are_those_of_the_bodies_that_the_provider_received(ran: Ran) -> None:
+    """Those of each session, as the page Sessions shows them, and the line of the summary."""
+    if ran.name in UNNAMED:
+        pytest.skip("tools are those of sessions")
+    log = {entry["request_id"]: entry for entry in ran.log}
+    names, used = set[str | None](), set[str | None]()
+    prompts_of = {c: [received(one, log) for one in ran.requests(c)] for c in ("main", "subagent")}
+    for conversation, prompts_of_it in prompts_of.items():
+        calls = Counter(part.name for part in (prompts_of_it or [[]])[-1] if part.kind == "tool_call")
+        tools = [
+            part for parts in prompts_of_it for part in parts if (part.kind, part.message) == ("tool", -1)
+        ]
+        requests, sizes = Counter(part.name for part in tools), Counter[str | None]()
+        for part in tools:
+            sizes[part.name] += part.size
+        names |= requests.keys()
+        used |= requests.keys() & calls.keys()
+        if not prompts_of_it:
+            continue
+        [session] = ran.sessions_of(conversation)
+        expected = {name: (requests[name], calls[name]) for name in requests}
+        found = context.tools(ran.stored.query, str(session)).to_dicts()
+        assert {row["name"]: (row["requests"], row["calls"]) for row in found} == expected
+        stored = ran.stored.query(
+            f"SELECT name, bytes FROM context_tools WHERE session_id = '{session}'"
+        ).rows()
+        assert dict(stored) == sizes
+    line = re.search(r"(\d+) of (\d+) tools used; the others are (\d+) % of each request", ran.stderr)
+    if not names:
+        assert line is None
+    elif "pending" not in ran.stderr:
+        assert line is not None
+        assert (int(line[1]), int(line[2])) == (len(used), len(names))
+        tokens = unused = 0.0
+        for entry in [*ran.requests("main"), *ran.requests("subagent")]:
+            parts = received(entry, log)
+            tokens += entry["input_tokens"]
+            without_use = sum(part.size for part in parts if part.kind == "tool" and part.name not in used)
+            unused += entry["input_tokens"] * without_use / sum(part.size for part in parts)
+        assert int(line[3]) == pytest.approx(100 * unused / tokens, abs=0.6)
 
 
 def test_no_word_of_a_prompt_is_kept(ran: Ran, tmp_path: Path) -> None:
