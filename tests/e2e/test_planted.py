@@ -442,14 +442,15 @@ class Searched:
 
 def search_tables(searched: Searched, store: QueryPool) -> None:
     """Search all rows of the tables and views, and of the catalog's tables."""
-    found = store.query(
+    listed = store.query(
         "SELECT database_name, schema_name, table_name FROM duckdb_tables() UNION ALL "
         "SELECT database_name, schema_name, view_name FROM duckdb_views() "
         "WHERE database_name IN ('lake', 'memory') AND NOT internal"
     )
-    for database, schema, table in found.rows():
+    for database, schema, table in listed.rows():
         source = f"table {schema}.{table}" if database == "lake" else f"catalog {table}"
-        for row in store.query(f'FROM "{database}"."{schema}"."{table}"').rows():
+        found = store.query(f'FROM "{database}"."{schema}"."{table}"', timeout_s=DEADLINE_S)
+        for row in found.rows():
             for cell in row:
                 searched.search(source, repr(cell))
                 if isinstance(cell, bytes):
