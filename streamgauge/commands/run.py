@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -197,7 +198,7 @@ class Run:
         return str(tap["listen"]), routes
 
     def _spawn(self, part: str, *flags: str) -> None:
-        with self._log.open("ab") as log:
+        with open(self._log, "ab", opener=partial(os.open, mode=0o600)) as log:
             ready_file, words = self._data / "run" / f"{part}.json", [part, "--data", str(self._data), *flags]
             lock = self._lock if part == "analyze" else None
             self._background.spawn(part, words, [ready_file], log, lock=lock)

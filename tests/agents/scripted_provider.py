@@ -24,7 +24,17 @@ from typing import Any
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Ping, Request, TextMessage
 
-TASK, SUBTASK = "TASK-OF-THE-USER", "TASK-OF-THE-SUBAGENT"
+STEM = "zwiebelquark"
+"""Start of each planted word. The words are names, so that what keeps a name keeps them."""
+PLACES = ("task", "instructions", "definition", "argument", "result")
+
+
+def planted(place: str) -> str:
+    """The words that are planted in a place of the prompts: 40, so 200 in all."""
+    return " ".join(f"{STEM}-{place}-{number}" for number in range(10, 50))
+
+
+TASK, SUBTASK = f"TASK-OF-THE-USER {planted('task')}", "TASK-OF-THE-SUBAGENT"
 FIRST_TOKEN_S, GAP_S = 0.06, 0.01
 SLEEP_S = 0.4
 """Time in the shell tool, of each conversation."""
@@ -82,10 +92,14 @@ class Entry:
     call_id: str | None = None
     input_tokens: int = 0
     output_tokens: int = 0
+    output_chars: int = 0
+    """Of the text, or of the arguments of the call."""
     request_id: str = ""
     warm_up: bool = False
     is_request: bool = False
     """To a model, for an answer."""
+    body: str = ""
+    """As received, without content coding."""
 
 
 def answer_to(asked: Asked) -> Answer:
@@ -96,7 +110,7 @@ def answer_to(asked: Asked) -> Answer:
     reader = _named(asked.tools, READERS) or shell
     subagent = _named(asked.tools, SUBAGENTS) if asked.conversation == "main" else None
     waiter = _named(asked.tools, WAITERS) if subagent == "spawn_agent" else None
-    steps: list[Answer] = [_call(asked, shell, f"sleep {SLEEP_S}; echo one")]
+    steps: list[Answer] = [_call(asked, shell, f"sleep {SLEEP_S}; cat notes.txt; : {planted('argument')}")]
     if asked.conversation == "main":
         steps.append(_call(asked, reader, "cat notes.txt"))
     if subagent:
@@ -437,7 +451,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         entry = self.server.entry(self)
-        body = self._body()
+        body = self._body(entry)
         path = self.path.partition("?")[0]
         if path.endswith("/count_tokens"):
             self._plain(200, {"input_tokens": entry.input_tokens}, entry)
@@ -467,7 +481,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
         self.server.write(entry)
 
-    def _body(self) -> Any:
+    def _body(self, entry: Entry) -> Any:
         if self.headers.get("transfer-encoding", "").lower() == "chunked":
             content = b""
             while size := int(self.rfile.readline().partition(b";")[0], 16):
@@ -480,6 +494,7 @@ class Handler(BaseHTTPRequestHandler):
             import zstandard
 
             content = zstandard.ZstdDecompressor().decompressobj().decompress(content)
+        entry.body = content.decode()
         try:
             return json.loads(content)
         except ValueError:
@@ -492,6 +507,9 @@ class Handler(BaseHTTPRequestHandler):
         answer = answer_to(asked)
         entry.is_request = body.get("generate") is not False
         entry.tool = answer.tool
+        entry.output_chars = len(
+            answer.script or (json.dumps(answer.arguments) if answer.tool else answer.text)
+        )
         entry.call_id = entry.call_id if answer.tool else None
         return answer
 
@@ -559,11 +577,12 @@ class Handler(BaseHTTPRequestHandler):
                 elif isinstance(event, TextMessage):
                     text += event.data
                     if event.message_finished:
-                        body, text = json.loads(text), ""
-                        self._answer_on_socket(protocol, body, inputs)
+                        self._answer_on_socket(protocol, text, inputs)
+                        text = ""
 
-    def _answer_on_socket(self, protocol: WSConnection, body: dict[str, Any], inputs: list[Any]) -> None:
-        entry = self.server.entry(self)
+    def _answer_on_socket(self, protocol: WSConnection, text: str, inputs: list[Any]) -> None:
+        entry, body = self.server.entry(self), json.loads(text)
+        entry.body = text
         entry.method, entry.status = "WEBSOCKET", 200
         # A request that continues an answer has only its new items.
         if body.get("previous_response_id") is None:

@@ -24,13 +24,14 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import httpx
 import pytest
 from websockets.sync.client import connect
@@ -43,7 +44,7 @@ from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.storage.database import attach, new_database
 from streamgauge.analytics.storage.location import locate
 from streamgauge.ingest.record_log.kafka_reader import KafkaReader
-from streamgauge.ingest.records import Alive, pack, unpack
+from streamgauge.ingest.records import Alive, AnyRecord, pack, unpack
 from tests.dashboard.app_test import VIEWS
 from tests.dashboard.app_test import open_page as page
 from tests.deadline import DEADLINE_S, until
@@ -171,6 +172,7 @@ RESPONSE = {
     "instructions": secret("instructions"),
 }
 FAILURE = {"type": PROSE, "code": KEY, "message": secret("message"), "param": MARK}
+LARGE = ("chat", "messages")
 SOCKETS: dict[str, list[dict[str, Any]]] = {
     # path → the server's messages of one answer
     "/v1/responses": [
@@ -191,22 +193,66 @@ SOCKETS: dict[str, list[dict[str, Any]]] = {
     ],
     "/v1/socket": [{"kind": "unknown", "text": secret("text"), MARK: MARK}, {"error": FAILURE}],
 }  # fmt: skip
+WORDS = {
+    place: [f"{MARK}-{place}-{number}" for number in range(10, 60)]
+    for place in ("prompt", "definition", "argument", "result")
+}
+"""200 words in prompts, definitions of tools, arguments and results. Each has the form of a name."""
+
+
+def words(place: str) -> str:
+    return " ".join(WORDS[place])
+
+
+CALLED = {"name": "shell", "arguments": json.dumps({word: word for word in WORDS["argument"]})}
+SCHEMA = {"type": "object", "properties": {word: {"description": word} for word in WORDS["definition"]}}
 NO_JSON = (secret("message without JSON"), MARK.encode() * 9)
 COMPRESSIONS: tuple[Any, ...] = (None, "deflate")
 SOCKET_ROWS = 2 * len(SOCKETS) * len(COMPRESSIONS)
 """A row for each WebSocket and its answer."""
 ROWS = len(CASES) + SOCKET_ROWS
-REQUEST = {
+REQUEST: dict[str, Any] = {
     "model": "m-1",
     "stream": True,
-    "messages": [{"role": "user", "content": secret("prompt"), "name": MARK}],
+    "messages": [
+        {"role": "user", "content": secret("prompt"), "name": MARK},
+        {
+            "role": "system",
+            "content": [
+                {
+                    "type": "text",
+                    "text": words("prompt"),
+                    "cache_control": {"type": "ephemeral", "ttl": PROSE},
+                }
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": KEY, "type": "function", "function": CALLED}],
+        },
+        {"role": "tool", "tool_call_id": KEY, "content": words("result")},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": PROSE, "name": PROSE, "input": CALLED}]},
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": PROSE, "content": words("result")}],
+        },
+    ],
     "prompt": secret("prompt"),
     "system": secret("system"),
     "input": [secret("input")],
     "metadata": {"user_id": MARK, "session_id": f"session-{MARK}", MARK: MARK},
     "user": MARK,
     "stop": [MARK],
-    "tools": [{"type": "function", "function": {"name": MARK, "description": secret("tool")}}],
+    "tools": [
+        {
+            "type": "function",
+            "function": {"name": PROSE, "description": secret("tool"), "parameters": SCHEMA},
+        },
+        {"name": "shell", "description": words("definition"), "input_schema": SCHEMA},
+    ],
+    "tool_choice": secret("choice"),
+    "prompt_cache_key": MARK,
     "temperature": 0.5,
 }
 HEADERS = {
@@ -229,6 +275,7 @@ class Upstream:
     url: str = ""
     otlp: list[bytes] = field(default_factory=list)
     keys_seen: set[str] = field(default_factory=set)
+    bodies: list[bytes] = field(default_factory=list)
 
 
 @contextmanager
@@ -250,6 +297,7 @@ def upstream() -> Iterator[Upstream]:
                 self.send_header("content-length", "0")
                 self.end_headers()
                 return
+            found.bodies.append(body)
             found.keys_seen.add(str(self.headers.get("authorization")))
             _, status, kind, reads = CASES.get(case, ("", 200, "application/json", [b"{}"]))
             self.send_response(status)
@@ -325,7 +373,11 @@ def plant(tap: str) -> None:
     """The session is in the request's body, every second time also in a header."""
     for number, (case, (path, *_)) in enumerate(CASES.items()):
         session = {"x-claude-code-session-id": f"conv-{MARK}"} if number % 2 else {}
-        named = {"model": KEY if "error" in case else PROSE} if "names" in case else {}
+        named: dict[str, Any] = {"model": KEY if "error" in case else PROSE} if "names" in case else {}
+        if case in LARGE:  # the tap reads its prompt and condenses it
+            named |= {
+                "messages": [*REQUEST["messages"], {"role": "user", "content": secret("large") * 2_000}]
+            }
         answer = httpx.post(
             f"{tap}{path}?key={MARK}",
             json=REQUEST | named,
@@ -373,7 +425,8 @@ def send_malformed(tap: str) -> None:
 class Searched:
     """Searched bytes by source, and the secrets found."""
 
-    def __init__(self) -> None:
+    def __init__(self, forms: Sequence[bytes] = FORMS) -> None:
+        self._forms = forms
         self.sources: dict[str, int] = {}
         self.found: list[str] = []
 
@@ -381,7 +434,7 @@ class Searched:
         data = content.encode("utf-8", "replace") if isinstance(content, str) else content
         self.sources[source] = self.sources.get(source, 0) + len(data)
         lower = data.lower()
-        for form in FORMS:
+        for form in self._forms:
             at = max(data.find(form), lower.find(form))
             if at >= 0:
                 self.found.append(f"{source}: {data[max(0, at - 80) : at + 40]!r}")
@@ -389,14 +442,15 @@ class Searched:
 
 def search_tables(searched: Searched, store: QueryPool) -> None:
     """Search all rows of the tables and views, and of the catalog's tables."""
-    found = store.query(
+    listed = store.query(
         "SELECT database_name, schema_name, table_name FROM duckdb_tables() UNION ALL "
         "SELECT database_name, schema_name, view_name FROM duckdb_views() "
         "WHERE database_name IN ('lake', 'memory') AND NOT internal"
     )
-    for database, schema, table in found.rows():
+    for database, schema, table in listed.rows():
         source = f"table {schema}.{table}" if database == "lake" else f"catalog {table}"
-        for row in store.query(f'FROM "{database}"."{schema}"."{table}"').rows():
+        found = store.query(f'FROM "{database}"."{schema}"."{table}"', timeout_s=DEADLINE_S)
+        for row in found.rows():
             for cell in row:
                 searched.search(source, repr(cell))
                 if isinstance(cell, bytes):
@@ -426,6 +480,23 @@ def search_running(searched: Searched, running: Up, monkeypatch: pytest.MonkeyPa
         searched.search("dashboard pages", repr(app.main) + repr(app.sidebar))
 
 
+def search_exports(searched: Searched, running: Up) -> None:
+    folder = running.data.parent
+    for form in ("mooncake", "weka"):
+        done = running.run("export", "--trace", form, str(folder / form))
+        assert done.returncode == 0, done.stderr
+        for file in (folder / form, *(folder / form).rglob("*")):
+            if file.is_file():
+                searched.search(f"trace {form}", file.read_bytes())
+    done = running.run("export", "--duckdb", str(folder / "export.duckdb"))
+    assert done.returncode == 0, done.stderr
+    with duckdb.connect(str(folder / "export.duckdb"), read_only=True) as exported:
+        named = "SELECT schema_name, table_name FROM duckdb_tables()"
+        for schema, table in exported.execute(named).fetchall():
+            rows = exported.execute(f'FROM "{schema}"."{table}"').to_arrow_table()
+            searched.search("exported tables", repr(rows.to_pylist()))
+
+
 def analytics_answers(running: Up) -> bool | None:
     try:
         return answers(str(running.part("analyze")["metrics"]))
@@ -433,9 +504,10 @@ def analytics_answers(running: Up) -> bool | None:
         return None
 
 
-def search_folder(searched: Searched, data: Path) -> None:
+def search_folder(searched: Searched, data: Path, *without: str) -> None:
+    """Search the files, except those in `log` and in the folders `without`."""
     for file in sorted(data.rglob("*")):
-        if file.is_file():
+        if file.is_file() and file.relative_to(data).parts[0] not in without:
             assert stat.S_IMODE(file.stat().st_mode) & 0o077 == 0 or file.suffix == ".lock", file
             if file.relative_to(data).parts[0] != "log" and file.stat().st_size:
                 searched.search(f"file {file.relative_to(data)}", file.read_bytes())
@@ -487,9 +559,12 @@ def test_planted_secrets_are_not_stored_or_logged(
             running.rows(ROWS + len(MALFORMED))
             until(lambda: analytics_answers(running), "analytics to be back")
             search_running(searched, running, monkeypatch)
+            search_exports(searched, running)
             until(lambda: any(b"gen_ai" in one for one in server.otlp), "spans over OTLP")
             assert running.stop() == 0
         assert server.keys_seen == {HEADERS["authorization"]}  # the upstream received the key
+        received = b" ".join(server.bodies).decode()
+        assert [word for place in WORDS.values() for word in place if word not in received] == []
         for body in server.otlp:
             searched.search("OTLP", body)
     searched.search("log as JSON lines", (tmp_path / "data.log").read_bytes())
@@ -499,6 +574,11 @@ def test_planted_secrets_are_not_stored_or_logged(
     assert {
         "OTLP",
         "dashboard pages",
+        "trace mooncake",
+        "trace weka",
+        "exported tables",
+        "table main.prompt_segments",
+        "table main.prompt_tools",
         "table main.spans",
         "table main.events",
         "/metrics",
@@ -641,10 +721,14 @@ def segments(data: Path) -> list[Path]:
 
 
 def records_in(segment: Path) -> str:
+    return repr(records_of(segment))
+
+
+def records_of(segment: Path) -> list[AnyRecord]:
     """The decoded records of a segment."""
     with contextlib.closing(sqlite3.connect(f"file:{segment}?mode=ro", uri=True)) as connection:
         payloads = connection.execute("SELECT payload FROM entry").fetchall()
-    return repr([unpack(payload) for (payload,) in payloads])
+    return [record for (payload,) in payloads for record in unpack(payload)[0]]
 
 
 def poison(broker: str, topic: str) -> None:

@@ -45,6 +45,8 @@ class Prompt:
     """When the server had read it: t0 and the time to first token."""
     response_id: str | None = None
     output_bytes: int = 0
+    is_warm_up: bool = False
+    """It has no output."""
     left_out: int = 0
     incomplete: bool = False
     """The server keeps an earlier part that is unknown."""

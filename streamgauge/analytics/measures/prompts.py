@@ -29,6 +29,7 @@ from streamgauge.analytics.measures.prompt import Prompt, equal_first, same_firs
 from streamgauge.analytics.measures.prompt_reuse import Reuse, reuse_of
 from streamgauge.analytics.reports.prefixes import Prefixes
 from streamgauge.analytics.reports.prompts import HASH_BYTES, MAX_CHAIN, moved
+from streamgauge.analytics.schema.dimensions import WARM_UP
 from streamgauge.analytics.schema.frames import frame_of_rows
 from streamgauge.analytics.schema.stream_columns import StreamRow
 from streamgauge.analytics.schema.tables import PROMPT_SEGMENTS, PROMPT_TOOLS
@@ -117,6 +118,7 @@ class Prompts:
                 differences=row["differences"], sums=[row[name] for name in SUM_COLUMNS],
             )  # fmt: skip
             prompt.served, key = served_of(row), _session_of(row)
+            prompt.is_warm_up = row["operation"] == WARM_UP
             _add_tools(prompt, None, key)
             self._remember(key, prompt, None)
             reuse_of(self._prefixes, prompt, row)
@@ -134,6 +136,7 @@ class Prompts:
         prompt.cached_ns = stream.started_wall_ns + (row["ttft_ns"] or 0)
         prompt.response_id = row["response_id"]
         prompt.output_bytes = (row["text_chars"] or 0) + (row["tool_call_chars"] or 0)
+        prompt.is_warm_up = row["operation"] == WARM_UP
         prompt.served = served_of(row)
         if continued is not None:
             base: Prompt | None = continued
@@ -210,11 +213,16 @@ def _complete(prompt: Prompt, asked: Conversation, before: Sequence[Prompt]) -> 
     answered = continued.message_count
     output = blake2b((continued.response_id or continued.stream_id).encode(), digest_size=HASH_BYTES).digest()
     head = prompt.segments[: prompt.head_count]
+    answer = (
+        []
+        if continued.is_warm_up
+        else [Segment("other", None, answered, continued.output_bytes, output, "assistant")]
+    )
     prompt.segments = [
         *head,
         *(one for one in continued.segments if one.message >= 0),
-        Segment("other", None, answered, continued.output_bytes, output, "assistant"),
-        *moved(prompt.segments[len(head) :], answered + 1),
+        *answer,
+        *moved(prompt.segments[len(head) :], answered + len(answer)),
     ]
     prompt.incomplete = continued.incomplete
     return continued

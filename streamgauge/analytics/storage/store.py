@@ -59,7 +59,7 @@ FROM (
         WHERE started_at > now() - INTERVAL {SESSION_DAYS} DAY AND base_stream_id IS NOT NULL)
     ORDER BY started_at DESC LIMIT {MAX_PROMPTS}) AS prompt
 JOIN (SELECT stream_id, started_at, session_id, client_id, client_app, response_id, request_model, response_model,
-    request_bytes, ttft_ns, text_chars, tool_call_chars,
+    request_bytes, ttft_ns, text_chars, tool_call_chars, operation,
     {", ".join(Served._fields)} FROM streams) AS streams USING (stream_id, started_at)
 WHERE coalesce(input_tokens, ttft_ns) IS NOT NULL ORDER BY started_at"""
 MEMORY_BYTES = 2**30
