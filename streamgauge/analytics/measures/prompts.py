@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple, get_args
 
@@ -28,11 +27,18 @@ from streamgauge.analytics.measures.cache_misses import NOT_COMPARED, CacheMiss,
 from streamgauge.analytics.measures.prompt import Prompt, equal_first, same_first, served_of
 from streamgauge.analytics.measures.prompt_reuse import Reuse, reuse_of
 from streamgauge.analytics.reports.prefixes import Prefixes
-from streamgauge.analytics.reports.prompts import HASH_BYTES, MAX_CHAIN, moved
+from streamgauge.analytics.reports.prompts import (
+    HASH_BYTES,
+    MAX_CHAIN,
+    MAX_SIZE,
+    known_name,
+    lists,
+    moved,
+    number,
+)
 from streamgauge.analytics.schema.frames import frame_of_rows
 from streamgauge.analytics.schema.stream_columns import StreamRow
 from streamgauge.analytics.schema.tables import PROMPT_SEGMENTS, PROMPT_TOOLS
-from streamgauge.ingest import identifiers
 from streamgauge.ingest.records import Conversation, Segment, SegmentKind
 
 log = logging.getLogger(__name__)
@@ -42,12 +48,10 @@ MAX_SEGMENTS = 200_000
 """About 50 MB."""
 TOOLS_AGAIN_NS = 86_400 * 10**9
 """The tools of a session are stored again after this time, so that they outlive the first request with them."""
-_MAX_SIZE = 2**31 - 1
 _SUMS: dict[SegmentKind, str] = {kind: f"{kind}_bytes" for kind in get_args(SegmentKind)}
 _SUMS |= {"model": "settings_bytes", "tool": "tools_bytes"}
 SUM_COLUMNS = tuple(name for name in PROMPT_SEGMENTS.types if name in _SUMS.values())
 _SUM_OF = {kind: SUM_COLUMNS.index(name) for kind, name in _SUMS.items()}
-_name = lru_cache(10_000)(identifiers.name)
 
 
 class _Made(NamedTuple):
@@ -252,9 +256,7 @@ def _rows(
     return (
         prompt.stream_id, row["started_at"], row["session_id"], base.stream_id if base is not None else None,
         prompt.differences, first, last,
-        [one.kind for one in stored], [_name(one.name) for one in stored], [min(max(-1, one.message), _MAX_SIZE) for one in stored],
-        [min(one.size, _MAX_SIZE) for one in stored], [_number(one.hash) for one in stored], [_name(one.role) for one in stored],
-        [_name(one.mark) for one in stored], prompt.left_out, prompt.incomplete, len(segments), prompt.message_count,
+        *lists(stored), prompt.left_out, prompt.incomplete, len(segments), prompt.message_count,
         prompt.tool_set, *prompt.sums, *reuse,
     ), tools  # fmt: skip
 
@@ -272,9 +274,9 @@ def _add_tools(prompt: Prompt, base: Prompt | None, key: Any) -> list[tuple[Any,
             return []
     else:
         of_set = (repr(key).encode(), *(one.hash for one in prompt.tools))
-        prompt.tool_set = _number(blake2b(b"\0".join(of_set), digest_size=HASH_BYTES).digest())
+        prompt.tool_set = number(blake2b(b"\0".join(of_set), digest_size=HASH_BYTES).digest())
     return [
-        (prompt.stream_id, prompt.tool_set, position, _name(one.name), mcp_server(one.name), min(one.size, _MAX_SIZE))
+        (prompt.stream_id, prompt.tool_set, position, known_name(one.name), mcp_server(one.name), min(one.size, MAX_SIZE))
         for position, one in enumerate(prompt.tools)
     ]  # fmt: skip
 
@@ -282,8 +284,4 @@ def _add_tools(prompt: Prompt, base: Prompt | None, key: Any) -> list[tuple[Any,
 def mcp_server(tool: str | None) -> str | None:
     """The MCP server in the name of a tool: `mcp__SERVER__TOOL`."""
     parts = (tool or "").split("__", 2)
-    return _name(parts[1]) if len(parts) == 3 and parts[0] == "mcp" else None
-
-
-def _number(hash_: bytes) -> int:
-    return int.from_bytes(hash_[:HASH_BYTES].rjust(HASH_BYTES, b"\0"), signed=True)
+    return known_name(parts[1]) if len(parts) == 3 and parts[0] == "mcp" else None
