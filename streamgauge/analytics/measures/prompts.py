@@ -130,7 +130,7 @@ class Prompts:
         if asked is None or asked.anatomy is None or not asked.anatomy.segments:
             return None
         key = _session_of(row)
-        before = self._sessions.get(key, [])
+        before = [one for one in self._sessions.get(key, ()) if one.stream_id != row["stream_id"]]
         prompt = Prompt(row["stream_id"], asked.anatomy.segments, left_out=asked.anatomy.left_out)
         prompt.is_unexpected = not before
         continued = _complete(prompt, asked, before)
@@ -144,6 +144,8 @@ class Prompts:
             shared = same_first(continued.segments, prompt.segments)
         else:
             base, shared = _base(prompt, before)
+        if base is not None:
+            _add_zero(prompt, base)
         miss = reason_of(row, prompt, base, shared)
         segments, tools = _rows(prompt, base, row, key, reuse_of(self._prefixes, prompt, row))
         if row["input_tokens"] is not None or row["ttft_ns"] is not None:
@@ -169,6 +171,15 @@ def _session_of(row: Any) -> Any:
     return row["session_id"] or (row["client_id"], row["client_app"], row["gateway"])
 
 
+def _add_zero(prompt: Prompt, base: Prompt) -> None:
+    """Gemini and vLLM leave out cached tokens that are 0. If an earlier request of the same place read some, they are 0."""
+    now, before = prompt.served, base.served
+    if now is None or before is None or (now.gateway, now.provider) != (before.gateway, before.provider):
+        return
+    if now.cached_input_tokens is None and (base.leaves_out_zero or before.cached_input_tokens):
+        prompt.served, prompt.leaves_out_zero = now._replace(cached_input_tokens=0), True
+
+
 def _add_miss(row: StreamRow, miss: CacheMiss | None, counters: Counter[str]) -> None:
     told = row["cache_miss_reason"]
     if miss is None:
@@ -176,6 +187,8 @@ def _add_miss(row: StreamRow, miss: CacheMiss | None, counters: Counter[str]) ->
     if row["cache_miss_source"] == "provider" and told is not None:
         is_same = is_same_reason(told, miss.reason)
         row["cache_miss_segment"] = miss.segment if is_same else None
+        if is_same and row["cache_missed_tokens"] is None:
+            row["cache_missed_tokens"] = miss.tokens
         if miss.reason not in NOT_COMPARED:
             counters["cache_miss_reasons.both"] += 1
             counters["cache_miss_reasons.equal"] += is_same
