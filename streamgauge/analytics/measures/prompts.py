@@ -18,7 +18,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -37,9 +37,10 @@ from streamgauge.analytics.reports.prompts import (
     number,
 )
 from streamgauge.analytics.schema.frames import frame_of_rows
+from streamgauge.analytics.schema.prompt_parts import BYTES_COLUMNS
 from streamgauge.analytics.schema.stream_columns import StreamRow
 from streamgauge.analytics.schema.tables import PROMPT_SEGMENTS, PROMPT_TOOLS
-from streamgauge.ingest.records import Conversation, Segment, SegmentKind
+from streamgauge.ingest.records import Conversation, Segment
 
 log = logging.getLogger(__name__)
 
@@ -48,10 +49,8 @@ MAX_SEGMENTS = 200_000
 """About 50 MB."""
 TOOLS_AGAIN_NS = 86_400 * 10**9
 """The tools of a session are stored again after this time, so that they outlive the first request with them."""
-_SUMS: dict[SegmentKind, str] = {kind: f"{kind}_bytes" for kind in get_args(SegmentKind)}
-_SUMS |= {"model": "settings_bytes", "tool": "tools_bytes"}
-SUM_COLUMNS = tuple(name for name in PROMPT_SEGMENTS.types if name in _SUMS.values())
-_SUM_OF = {kind: SUM_COLUMNS.index(name) for kind, name in _SUMS.items()}
+SUM_COLUMNS = tuple(name for name in PROMPT_SEGMENTS.types if name in BYTES_COLUMNS.values())
+_SUM_OF = {kind: SUM_COLUMNS.index(name) for kind, name in BYTES_COLUMNS.items()}
 
 
 class _Made(NamedTuple):
@@ -122,7 +121,7 @@ class Prompts:
             )  # fmt: skip
             prompt.served, key = served_of(row), _session_of(row)
             _add_tools(prompt, None, key)
-            self._remember(key, prompt, None)
+            self._remember(key, prompt, *_base(prompt, self._sessions.get(key, ())))
             reuse_of(self._prefixes, prompt, row)
 
     def _add(self, row: StreamRow, stream: FinishedStream) -> _Made | None:
@@ -149,10 +148,11 @@ class Prompts:
         miss = reason_of(row, prompt, base, shared)
         segments, tools = _rows(prompt, base, row, key, reuse_of(self._prefixes, prompt, row))
         if row["input_tokens"] is not None or row["ttft_ns"] is not None:
-            self._remember(key, prompt, base if base is not None and base.is_continued(shared) else None)
+            self._remember(key, prompt, base, shared)
         return _Made(segments, tools, miss)
 
-    def _remember(self, key: Any, prompt: Prompt, replaced: Prompt | None) -> None:
+    def _remember(self, key: Any, prompt: Prompt, base: Prompt | None, shared: int) -> None:
+        replaced = base if base is not None and base.is_continued(shared) else None
         kept = [one for one in self._sessions.pop(key, ()) if one is not replaced]
         removed = [replaced] if replaced is not None else kept[: max(0, len(kept) + 1 - MAX_CONVERSATIONS)]
         self._sessions[key] = [*(one for one in kept if one not in removed), prompt]

@@ -210,7 +210,8 @@ def test_sessions_continue_after_a_restart(tmp_path: Path) -> None:
         )
         for n in range(1, 9)
     ]
-    side = request(20, [segment("model", "m"), segment("text", "q", 0)], at_s=now_s - 55, usage=usage)
+    subagent = [*prompt_of(0)[:42], segment("system", "other"), segment("text", "q", 0, role="user")]
+    side = request(20, subagent, at_s=now_s - 54.5, usage=usage)
     after = [request(n, marked(prompt_of(n), 42), at_s=now_s + n, usage=usage, session=session)
              for n, session in ((9, None), (10, "session-1"))]  # fmt: skip
     with closing(new_store(tmp_path)) as store:
