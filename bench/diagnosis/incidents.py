@@ -319,6 +319,14 @@ def looping_agent(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     return StagedIncident((fault,), (Expected(("loop",), where, onset_s, "read_file called"),))
 
 
+def reordered_tools(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
+    where = {"app": str(rng.choice(APPS))}
+    fault = Fault(where=where, onset_s=onset_s, reordered=rng.uniform(0.3, 1.0))
+    return StagedIncident(
+        (fault,), (Expected(("prompt_changed",), where, onset_s, "order of tools (tools_changed)"),)
+    )
+
+
 def healthy(number: int, length_s: float) -> StagedIncident:
     """Traffic without an incident: plain, with growth, longer prompts, day and night, a client that always reads slowly, a client that
     sleeps, a new model, or new server instances."""
@@ -362,6 +370,7 @@ INCIDENTS: dict[str, Callable[[Draw, float, float], StagedIncident]] = {
     "strict clients break": strict_clients,
     "another model answers": other_model,
     "agent in a loop": looping_agent,
+    "tools reordered": reordered_tools,
     "one server slow": partial(one_server, fails=False),
     "one server fails": partial(one_server, fails=True),
     "one of 3 servers slow": partial(one_server, gateway="us-gateway", fails=False),

@@ -96,6 +96,8 @@ class Fault:
     """Share of the answers that break a rule of strict clients."""
     looping: float = 0.0
     """Share of the requests with tool results whose turn repeats a call and its result."""
+    reordered: float = 0.0
+    """Share of the requests whose prompt has its tools in another order than the one before, so the cache misses."""
     swapped: float = 0.0
     """Share of the answers that another model gives."""
     prompts: float = 1.0
@@ -327,6 +329,13 @@ def _measure(rng: np.random.Generator, s: Streams, faults: Sequence[Fault]) -> N
         here = _at_place(s, fault) & (at >= fault.onset_s)
         repeats = np.where(here & (draws < fault.looping), 3 + (20 * draws).astype(int), repeats)
         s["served"] = np.where(here & (draws < fault.swapped), SUBSTITUTE, s["served"])
+    usual = draws < 0.01
+    changed = np.where(usual, "message 3", "")
+    for fault in faults:
+        here = _at_place(s, fault) & (at >= fault.onset_s) & (draws < fault.reordered)
+        changed = np.where(here, "order of tools", changed)
+        cached = np.where(here, cached * 0.05, cached)
+    s["changed"] = changed
     broken = draws < 0.005
     for fault in faults:
         broken |= _at_place(s, fault) & (at + end >= fault.onset_s) & (draws < fault.broken)
@@ -409,6 +418,9 @@ def _rows(rng: np.random.Generator, s: Streams, since: datetime) -> pl.DataFrame
         "tool_repeats": s["repeats"].astype(np.int32), "repeated_tool": ["read_file"] * n,
         "malformed_tool_call_count": s["malformed"].astype(np.int32), "waited_client_ns": ns(s["waits"].astype(float)),
         "delivered_ns": ns(ended + s["hidden"].astype(float)),
+        "cache_miss_segment": s["changed"],
+        "cache_miss_reason": np.where(s["changed"] == "message 3", "messages_changed", "tools_changed"),
+        "cache_missed_tokens": (0.6 * s["input_tokens"].astype(float)).astype(np.int64),
         "labels": pl.Series([{"team": text.partition("=")[2]} for text in s["label"].tolist()], dtype=pl.Map(pl.String, pl.String)),
         "violations": pl.Series([["missing_choices"] if b else [] for b in s["broken"]], dtype=pl.List(pl.String)),
     })  # fmt: skip
@@ -420,6 +432,7 @@ def _rows(rng: np.random.Generator, s: Streams, since: datetime) -> pl.DataFrame
     frame = frame.with_columns(
         pl.when(pl.col("tool_repeats") > 0).then(pl.col("tool_repeats", "repeated_tool"))
     )
+    frame = frame.with_columns(pl.when(pl.col("cache_miss_segment") != "").then(pl.col("^cache_miss.*$")))
     ok = pl.col("outcome") == "ok"
     return frame.with_columns(
         *(pl.when(output).then(pl.col(c)).alias(c) for c in blank),

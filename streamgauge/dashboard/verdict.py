@@ -190,7 +190,7 @@ def _charts(cause: Cause) -> Link:
     if cause.metric in (*diagnosis.FAILURES, "tool_failure", "violation"):
         return "errors", "Errors", ":material/error:", cause.filters
     measure = quality.MEASURES.get(cause.metric)
-    if cause.metric != "cache" and measure is None:
+    if cause.metric not in ("cache", "prompt_changed") and measure is None:
         return "latency", "Latency", ":material/timer:", cause.filters
     shown = {"answers": measure.label} if measure is not None and measure.unit == "share" else {}
     return "throughput", "Throughput", ":material/speed:", cause.filters | shown

@@ -3,30 +3,25 @@
 cimport cython
 from libc.stdint cimport int64_t, uint8_t
 
+from streamgauge.ingest.prompt_segments cimport PromptSegments
 from streamgauge.ingest.segment_hash cimport SegmentHash
 
-cdef int64_t _NONE, _BODY, _TOOLS, _SYSTEM, _SYSTEM_OBJECT, _MESSAGES, _MESSAGE, _PARTS, _CALLS, _IMAGES, _THOUGHTS, _DEEP, _SEGMENT
-cdef int64_t _INNER, _CONTENT, _BLOCK, _MARK, _GROUP
-cdef int64_t _MODEL, _SETTING, _PROMPT, _WRAPPER, _TEXT, _INPUT, _ROLE, _TYPE, _NAME, _ID, _AUDIO, _FUNCTION, _POINT, _TTL, _MIME, _LAST
-cdef int64_t _DECLARATIONS, _MOST, _MOST_NAME, _MOST_SCALAR, _MOST_OPEN, _DEEPEST
+cdef int64_t NONE, BODY, TOOLS, SYSTEM, SYSTEM_OBJECT, MESSAGES, MESSAGE, PARTS, CALLS, IMAGES, THOUGHTS, DEEP, SEGMENT, INNER, CONTENT
+cdef int64_t BLOCK, MARK, GROUP, MODEL, SETTING, PROMPT, WRAPPER, TEXT, INPUT, ROLE, TYPE, NAME, ID, AUDIO, FUNCTION, POINT, TTL, MIME, LAST
+cdef int64_t DECLARATIONS, _MOST_NAME, _MOST_SCALAR, _DEEPEST
 cdef uint8_t _SPACE, _COMMA
-cdef dict _BODY_NAMES, _MESSAGE_NAMES, _PART_NAMES, _KINDS_BY_NAME, _KINDS_BY_TYPE, _RANKS, _known_names
-cdef frozenset _SETTING_KINDS, _SYSTEM_ROLES, _TOOL_ROLES
-
-cdef _named(bytes raw)
-cdef str _kind_of_type(bytes kind)
+cdef dict BODY_NAMES, MESSAGE_NAMES, PART_NAMES, KINDS_BY_NAME
 
 @cython.final
 cdef class PromptSkeleton:
-    cdef int64_t watched, _name, _from, _base, _depth, _began, _scalar_from, _messages_begun, _left_out
+    cdef int64_t watched, _name, _from, _base, _depth, _began, _scalar_from
     cdef bytearray _frames
     cdef bytes _data, _name_text, _setting, _type, _tool, _id, _mime, _mark, _scalar
     cdef bytes _role, _item_type, _item_tool, _item_id, _item_mark, _body_mark
     cdef SegmentHash _hash, _rest, _before, _text_hash
     cdef str _kind, _shape
-    cdef bint _is_point, _is_first, _skips, _drops_comma, _in_message, _in_text, _is_plain
-    cdef list _pending, _last, _settings, _tools, _system, _messages, _current
-    cdef dict _calls
+    cdef bint _is_point, _is_first, _skips, _drops_comma, _in_text, _is_plain
+    cdef PromptSegments _found
 
     cpdef tuple segments(self)
     cdef begin_read(self, bytes data)
@@ -55,10 +50,6 @@ cdef class PromptSkeleton:
     cdef _begin(self, int64_t at, int64_t depth, str kind)
     @cython.locals(kind=str, name=bytes, size=int64_t, one=SegmentHash)
     cdef _end(self, int64_t at)
-    @cython.locals(rank=int64_t)
-    cdef _add(self, str kind, bytes name, int64_t size, bytes digest)
-    cdef _store(self, list target, str kind, name, int64_t message, int64_t size, bytes digest, role, mark)
-    cdef _mark_last(self)
     @cython.locals(text=bytes)
     cdef _scalar_ends(self, int64_t at)
     cdef _message_begins(self, int64_t at)

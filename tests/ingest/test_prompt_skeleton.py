@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from streamgauge.ingest.condensed_body import CondensedBody
-from streamgauge.ingest.prompt_skeleton import MAX_SEGMENTS
+from streamgauge.ingest.prompt_segments import MAX_SEGMENTS
 from streamgauge.ingest.records import Segment
 from streamgauge.ingest.tap import is_compiled
 from tests.prompt_bodies import (

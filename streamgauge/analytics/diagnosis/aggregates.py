@@ -67,6 +67,7 @@ def source(
     where = f"started_at >= {instant(begin)} AND started_at < {instant(end)} AND ({chosen.filters()})"
     names = "stream_id, started_at, http_status, error_type, error_phase, ttft_ns, itl_ns, last_output_ns, stall_count, burstiness"
     names += ", request_model, response_model, tool_repeats, repeated_tool, session_id, error_message, request_bytes, reasoning_tokens"
+    names += ", cache_miss_reason, cache_miss_segment, cache_missed_tokens"
     names += f", lost_bytes, objective, waited_client_ns, end_ns, delivered_ns, violations, {', '.join(quality.COLUMNS)}"
     labels = ", labels" if labelled else ""
     names += labels
@@ -393,6 +394,24 @@ def recent(chosen: Selection, candidates: Sequence[Candidate]) -> str:
     )
 
 
+def cache_missed(chosen: Selection, candidate: Candidate) -> str:
+    """SQL of `share`, that of the input of the candidate's place which the prompt cache would have had, by the affected streams; and of
+    `currency` and `money`, what that cost in an hour, NULL without a price. One row per currency."""
+    at = f"{_where(candidate.where)} AND started_at >= {instant(candidate.begin)} AND started_at < {instant(candidate.end)}"
+    hours = (candidate.end - candidate.begin).total_seconds() / 3600
+    return _over_chosen(
+        chosen,
+        [candidate],
+        [
+            f"""SELECT any_value(share) AS share, currency, sum(cache_missed) / {hours!r} AS money
+        FROM (SELECT stream_id, {candidate.metric.x} AS is_affected, sum(cache_missed_tokens) FILTER ({candidate.metric.x}) OVER ()
+            / sum(input_tokens) OVER () AS share FROM chosen WHERE {at} AND {candidate.metric.n})
+        LEFT JOIN (SELECT stream_id, currency, cache_missed FROM spend WHERE started_at >= {instant(candidate.begin)}
+            AND started_at < {instant(candidate.end)}) USING (stream_id) WHERE is_affected GROUP BY currency ORDER BY money DESC"""
+        ],
+    )
+
+
 def details(
     chosen: Selection,
     objectives: Sequence[Objective],
@@ -403,7 +422,8 @@ def details(
 
     `candidate`, `outcome`, `http_status`, `error_type`, `error_phase`, `streams`, `usual` (as many as before the candidate's begin),
     `with_tools` (streams with a tool call), `objective` (the most frequent one), `broken` (the most frequent dialect with its
-    violations), `served` (the most frequent response model), `repeats`, `tool` and `session_id` of the
+    violations), `served` (the most frequent response model), `changed` (the most frequent changed segment of the prompt, and the reason),
+    `repeats`, `tool` and `session_id` of the
     longest loop, `ages` (classes of `AGE` with their streams), `age_ns` (the median),
     `stream_id` (an example). Each candidate has one more row, in which `streams` is NULL. It has
     `before_tools`, the share of streams with a tool call before the candidate's begin. For the metrics in `averaged`, which are means of
@@ -422,6 +442,7 @@ def details(
             f" count(*) FILTER (is_now AND tool_call_count > 0) AS with_tools,"
             f" mode({objective_name(objectives)}) AS objective, mode(list_prepend(dialect, violations)) FILTER (is_now) AS broken,"
             f" mode(response_model) FILTER (is_now) AS served,"
+            f" mode([cache_miss_segment, cache_miss_reason]) FILTER (is_now) AS changed,"
             f" max(tool_repeats) FILTER (is_now) AS repeats, arg_max(repeated_tool, tool_repeats) FILTER (is_now) AS tool,"
             f" map_entries(histogram({AGE}) FILTER (is_now AND end_ns >= 1e9)) AS ages,"
             f" quantile_cont(end_ns, 0.5) FILTER (is_now) AS age_ns,"

@@ -1,7 +1,8 @@
 """Diagnose a range of time. The only module here that runs queries, by the function it is given.
 
 1. One query aggregates the range and the period before it. `search` finds the places that got worse, `combine` makes incidents of them.
-2. If there are any, two more queries look at them closely: for the onset, and for the causes and an example.
+2. If there are any, two more queries look at them closely: for the onset, and for the causes and an example. One more for each cause by
+   changed prompts has what they cost.
 3. If an objective is missed without such a place, the whole range is compared between places.
 """
 
@@ -309,6 +310,10 @@ def _with_details(
             evidence.append(_broken_clients(*first["broken"]))
         if metric.family == "other_model":
             evidence.append(f"by {first['served']}")
+        if metric.family == "prompt_changed":
+            segment, reason = first["changed"]
+            evidence.append(f"{segment} ({reason})" if segment else reason)
+            evidence += _missed(query(aggregates.cache_missed(chosen, candidates[number])).to_dicts())
         if metric.family == "loop":
             evidence.append(_loop(first))
         found.append(
@@ -346,6 +351,13 @@ def _broken_clients(dialect: str, *codes: str) -> str:
     """The clients that violations break, such as "breaks Codex (missing_usage)"."""
     names = dict.fromkeys(CLIENTS[client] for code in codes for client in clients_of(code, dialect))
     return f"breaks {', '.join(names)} ({', '.join(codes)})"
+
+
+def _missed(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the cache would have had, such as "41 % of the input" and "12 USD/h"."""
+    share = next((row["share"] for row in rows), None)
+    money = [f"{row['money']:.2g} {row['currency']}/h" for row in rows if row["money"]]
+    return ([f"{100 * share:.0f} % of the input"] if share else []) + money
 
 
 def _loop(row: Mapping[str, Any]) -> str:

@@ -90,7 +90,7 @@ class Metric:
 
 FAMILIES = (
     "failure", "tool_failure", "loss", "slow_client", "other_model", "loop", "refusal", "empty", "length", "finish", "tool_arguments",
-    "violation", "tool_calls", "output", "prompts", "reasoning", "cost", "burst", "cache", "stall", "ttft", "itl",
+    "violation", "prompt_changed", "tool_calls", "output", "prompts", "reasoning", "cost", "burst", "cache", "stall", "ttft", "itl",
 )  # fmt: skip
 STRATA = 7
 STRATUM = f"""CASE WHEN input_tokens > 0 THEN least({STRATA - 1},
@@ -220,6 +220,9 @@ def metrics(objectives: Sequence[Objective]) -> dict[str, Metric]:
                x="len(violations) > 0", at=END, least_change=0.05, least_ratio=2.0),
         Metric(name="finish", kind="share", unit="share", family="finish", n=f"{quality.IS_ANSWER} AND finish_reason IS NOT NULL",
                x=f"{FINISH} NOT IN {(STOP, LENGTH, TOOLS, FILTER)}", least_change=0.05, least_ratio=2.0, new_is_bad=True),
+        Metric(name="prompt_changed", kind="share", unit="share", family="prompt_changed",
+               n=f"{quality.IS_ANSWER} AND cached_input_tokens IS NOT NULL", x="coalesce(ends_with(cache_miss_reason, '_changed'), FALSE)",
+               least_change=0.05, least_ratio=2.0),
         replace(_answers("tool_calls", 0.15), of_client=True),
         _larger("prompts", "input_tokens", 2.0, n="TRUE"),
         _larger("reasoning", "reasoning_tokens", 1.6),

@@ -112,7 +112,8 @@ def reason_of(row: StreamRow, prompt: Prompt, base: Prompt | None, shared: int) 
 
     `base` is the earlier prompt, and `shared` the number of equal first segments.
     """
-    cached, tokens = row["cached_input_tokens"], row["input_tokens"]
+    assert prompt.served is not None
+    cached, tokens = prompt.served.cached_input_tokens, prompt.served.input_tokens
     if cached is None or not tokens:
         return None
     rule = rule_of(row["provider"], row["response_model"] or row["request_model"])

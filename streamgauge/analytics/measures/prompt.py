@@ -60,6 +60,8 @@ class Prompt:
     tool_set: int | None = None
     tools_stored_ns: int = 0
     served: Served | None = None
+    leaves_out_zero: bool = False
+    """`served` has 0 cached tokens because the response has no number of them."""
 
     @property
     def message_count(self) -> int:

@@ -17,9 +17,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -28,13 +27,21 @@ from streamgauge.analytics.measures.cache_misses import NOT_COMPARED, CacheMiss,
 from streamgauge.analytics.measures.prompt import Prompt, equal_first, same_first, served_of
 from streamgauge.analytics.measures.prompt_reuse import Reuse, reuse_of
 from streamgauge.analytics.reports.prefixes import Prefixes
-from streamgauge.analytics.reports.prompts import HASH_BYTES, MAX_CHAIN, moved
+from streamgauge.analytics.reports.prompts import (
+    HASH_BYTES,
+    MAX_CHAIN,
+    MAX_SIZE,
+    known_name,
+    lists,
+    moved,
+    number,
+)
 from streamgauge.analytics.schema.dimensions import WARM_UP
 from streamgauge.analytics.schema.frames import frame_of_rows
+from streamgauge.analytics.schema.prompt_parts import BYTES_COLUMNS
 from streamgauge.analytics.schema.stream_columns import StreamRow
 from streamgauge.analytics.schema.tables import PROMPT_SEGMENTS, PROMPT_TOOLS
-from streamgauge.ingest import identifiers
-from streamgauge.ingest.records import Conversation, Segment, SegmentKind
+from streamgauge.ingest.records import Conversation, Segment
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +50,8 @@ MAX_SEGMENTS = 200_000
 """About 50 MB."""
 TOOLS_AGAIN_NS = 86_400 * 10**9
 """The tools of a session are stored again after this time, so that they outlive the first request with them."""
-_MAX_SIZE = 2**31 - 1
-_SUMS: dict[SegmentKind, str] = {kind: f"{kind}_bytes" for kind in get_args(SegmentKind)}
-_SUMS |= {"model": "settings_bytes", "tool": "tools_bytes"}
-SUM_COLUMNS = tuple(name for name in PROMPT_SEGMENTS.types if name in _SUMS.values())
-_SUM_OF = {kind: SUM_COLUMNS.index(name) for kind, name in _SUMS.items()}
-_name = lru_cache(10_000)(identifiers.name)
+SUM_COLUMNS = tuple(name for name in PROMPT_SEGMENTS.types if name in BYTES_COLUMNS.values())
+_SUM_OF = {kind: SUM_COLUMNS.index(name) for kind, name in BYTES_COLUMNS.items()}
 
 
 class _Made(NamedTuple):
@@ -120,7 +123,7 @@ class Prompts:
             prompt.served, key = served_of(row), _session_of(row)
             prompt.is_warm_up = row["operation"] == WARM_UP
             _add_tools(prompt, None, key)
-            self._remember(key, prompt, None)
+            self._remember(key, prompt, *_base(prompt, self._sessions.get(key, ())))
             reuse_of(self._prefixes, prompt, row)
 
     def _add(self, row: StreamRow, stream: FinishedStream) -> _Made | None:
@@ -128,7 +131,7 @@ class Prompts:
         if asked is None or asked.anatomy is None or not asked.anatomy.segments:
             return None
         key = _session_of(row)
-        before = self._sessions.get(key, [])
+        before = [one for one in self._sessions.get(key, ()) if one.stream_id != row["stream_id"]]
         prompt = Prompt(row["stream_id"], asked.anatomy.segments, left_out=asked.anatomy.left_out)
         prompt.is_unexpected = not before
         continued = _complete(prompt, asked, before)
@@ -143,13 +146,16 @@ class Prompts:
             shared = same_first(continued.segments, prompt.segments)
         else:
             base, shared = _base(prompt, before)
+        if base is not None:
+            _add_zero(prompt, base)
         miss = reason_of(row, prompt, base, shared)
         segments, tools = _rows(prompt, base, row, key, reuse_of(self._prefixes, prompt, row))
         if row["input_tokens"] is not None or row["ttft_ns"] is not None:
-            self._remember(key, prompt, base if base is not None and base.is_continued(shared) else None)
+            self._remember(key, prompt, base, shared)
         return _Made(segments, tools, miss)
 
-    def _remember(self, key: Any, prompt: Prompt, replaced: Prompt | None) -> None:
+    def _remember(self, key: Any, prompt: Prompt, base: Prompt | None, shared: int) -> None:
+        replaced = base if base is not None and base.is_continued(shared) else None
         kept = [one for one in self._sessions.pop(key, ()) if one is not replaced]
         removed = [replaced] if replaced is not None else kept[: max(0, len(kept) + 1 - MAX_CONVERSATIONS)]
         self._sessions[key] = [*(one for one in kept if one not in removed), prompt]
@@ -168,6 +174,15 @@ def _session_of(row: Any) -> Any:
     return row["session_id"] or (row["client_id"], row["client_app"], row["gateway"])
 
 
+def _add_zero(prompt: Prompt, base: Prompt) -> None:
+    """Gemini and vLLM leave out cached tokens that are 0. If an earlier request of the same place read some, they are 0."""
+    now, before = prompt.served, base.served
+    if now is None or before is None or (now.gateway, now.provider) != (before.gateway, before.provider):
+        return
+    if now.cached_input_tokens is None and (base.leaves_out_zero or before.cached_input_tokens):
+        prompt.served, prompt.leaves_out_zero = now._replace(cached_input_tokens=0), True
+
+
 def _add_miss(row: StreamRow, miss: CacheMiss | None, counters: Counter[str]) -> None:
     told = row["cache_miss_reason"]
     if miss is None:
@@ -175,6 +190,8 @@ def _add_miss(row: StreamRow, miss: CacheMiss | None, counters: Counter[str]) ->
     if row["cache_miss_source"] == "provider" and told is not None:
         is_same = is_same_reason(told, miss.reason)
         row["cache_miss_segment"] = miss.segment if is_same else None
+        if is_same and row["cache_missed_tokens"] is None:
+            row["cache_missed_tokens"] = miss.tokens
         if miss.reason not in NOT_COMPARED:
             counters["cache_miss_reasons.both"] += 1
             counters["cache_miss_reasons.equal"] += is_same
@@ -260,9 +277,7 @@ def _rows(
     return (
         prompt.stream_id, row["started_at"], row["session_id"], base.stream_id if base is not None else None,
         prompt.differences, first, last,
-        [one.kind for one in stored], [_name(one.name) for one in stored], [min(max(-1, one.message), _MAX_SIZE) for one in stored],
-        [min(one.size, _MAX_SIZE) for one in stored], [_number(one.hash) for one in stored], [_name(one.role) for one in stored],
-        [_name(one.mark) for one in stored], prompt.left_out, prompt.incomplete, len(segments), prompt.message_count,
+        *lists(stored), prompt.left_out, prompt.incomplete, len(segments), prompt.message_count,
         prompt.tool_set, *prompt.sums, *reuse,
     ), tools  # fmt: skip
 
@@ -280,9 +295,9 @@ def _add_tools(prompt: Prompt, base: Prompt | None, key: Any) -> list[tuple[Any,
             return []
     else:
         of_set = (repr(key).encode(), *(one.hash for one in prompt.tools))
-        prompt.tool_set = _number(blake2b(b"\0".join(of_set), digest_size=HASH_BYTES).digest())
+        prompt.tool_set = number(blake2b(b"\0".join(of_set), digest_size=HASH_BYTES).digest())
     return [
-        (prompt.stream_id, prompt.tool_set, position, _name(one.name), mcp_server(one.name), min(one.size, _MAX_SIZE))
+        (prompt.stream_id, prompt.tool_set, position, known_name(one.name), mcp_server(one.name), min(one.size, MAX_SIZE))
         for position, one in enumerate(prompt.tools)
     ]  # fmt: skip
 
@@ -290,8 +305,4 @@ def _add_tools(prompt: Prompt, base: Prompt | None, key: Any) -> list[tuple[Any,
 def mcp_server(tool: str | None) -> str | None:
     """The MCP server in the name of a tool: `mcp__SERVER__TOOL`."""
     parts = (tool or "").split("__", 2)
-    return _name(parts[1]) if len(parts) == 3 and parts[0] == "mcp" else None
-
-
-def _number(hash_: bytes) -> int:
-    return int.from_bytes(hash_[:HASH_BYTES].rjust(HASH_BYTES, b"\0"), signed=True)
+    return known_name(parts[1]) if len(parts) == 3 and parts[0] == "mcp" else None

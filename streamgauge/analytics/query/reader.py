@@ -111,7 +111,7 @@ class Reader:
             ).fetchall()
             if not found:  # analytics creates the catalog before its tables
                 raise query_errors.no_tables(location)
-            check_version(connection, location)
+            self._is_current = check_version(connection, location)
             self.data_path = data_path_of(connection)
             """The tables folder, with a slash at the end."""
             self._data_paths = [self.data_path]
@@ -241,6 +241,8 @@ class Reader:
             return query_errors.StoreUnavailable(f"cannot read the store {self._location.label}: {text}")
         if not isinstance(error, duckdb.ParserException):
             position = _position(position, sql)
+        if not self._is_current and isinstance(error, (duckdb.BinderException, duckdb.CatalogException)):
+            text += f". {query_errors.OTHER_VIEWS}"
         # The parser counts characters, of the statement before it is wrapped. All others count bytes, of the wrapped one.
         return query_errors.QueryRejected(text, position=position)
 

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.dimensions import is_one_of
+from streamgauge.ingest import identifiers
 from streamgauge.ingest.records import Segment
 
 HASH_BYTES = 8
 MAX_CHAIN = 15
 """Most prompts between one and the last one before it that is stored whole."""
+MAX_SIZE = 2**31 - 1
+LISTS = ("kinds", "names", "messages", "sizes", "hashes", "roles", "marks")
+"""Columns with an item for each stored segment."""
 _IDS = 1_000
 """Ids in one statement."""
-_COLUMNS = (
-    "stream_id::VARCHAR AS stream_id, base_stream_id::VARCHAR AS base, kept_first, kept_last, message_count, "
-    "kinds, names, messages, sizes, hashes, roles, marks"
-)
+_COLUMNS = f"""stream_id::VARCHAR AS stream_id, base_stream_id::VARCHAR AS base, kept_first, kept_last, message_count, {", ".join(LISTS)}"""
+known_name = lru_cache(10_000)(identifiers.name)
+
+
+def number(hash_: bytes) -> int:
+    """A hash as it is stored."""
+    return int.from_bytes(hash_[:HASH_BYTES].rjust(HASH_BYTES, b"\0"), signed=True)
+
+
+def lists(segments: Sequence[Segment]) -> tuple[list[Any], ...]:
+    """The columns `LISTS` of segments."""
+    return (
+        [one.kind for one in segments], [known_name(one.name) for one in segments],
+        [min(max(-1, one.message), MAX_SIZE) for one in segments], [min(one.size, MAX_SIZE) for one in segments],
+        [number(one.hash) for one in segments], [known_name(one.role) for one in segments],
+        [known_name(one.mark) for one in segments],
+    )  # fmt: skip
 
 
 def prompts(query: Query, of: Selection | Collection[str]) -> dict[str, list[Segment]]:
@@ -76,10 +94,7 @@ def _whole(
 ) -> list[Segment] | None:
     between = [
         Segment(kind, name, message, size, hash_.to_bytes(HASH_BYTES, signed=True), role, mark)
-        for kind, name, message, size, hash_, role, mark in zip(
-            *(row[name] for name in ("kinds", "names", "messages", "sizes", "hashes", "roles", "marks")),
-            strict=True,
-        )
+        for kind, name, message, size, hash_, role, mark in zip(*(row[name] for name in LISTS), strict=True)
     ]
     if row["base"] is None:
         return between

@@ -8,14 +8,13 @@ PROMPT_WEIGHTS = {
 }  # fmt: skip
 """Kind of segment → its tokens per byte as a multiple of those of text. A screenshot of 200 KB in base64 has about 1,500 tokens, a page
 of a PDF of 100 KB about 2,500. The name of the model and the parameters are not in the prompt."""
-_COLUMNS = {
-    kind: "tools_bytes" if kind == "tool" else f"{kind}_bytes"
-    for kind, weight in PROMPT_WEIGHTS.items()
-    if weight
+BYTES_COLUMNS = {kind: f"{kind}_bytes" for kind in PROMPT_WEIGHTS} | {
+    "model": "settings_bytes",
+    "tool": "tools_bytes",
 }
-WEIGHTED_BYTES = (
-    f"({' + '.join(f'{PROMPT_WEIGHTS[kind]:g} * {column}' for kind, column in _COLUMNS.items())})::DOUBLE"
-)
+"""Kind of segment → the column with its bytes in the whole prompt."""
+_WEIGHTED = (f"{weight:g} * {BYTES_COLUMNS[kind]}" for kind, weight in PROMPT_WEIGHTS.items() if weight)
+WEIGHTED_BYTES = f"({' + '.join(_WEIGHTED)})::DOUBLE"
 TOKENS_PER_PROMPT_BYTE = 0.25
 """For models without a report."""
 _PARTS = {
@@ -25,7 +24,7 @@ _PARTS = {
 CONTEXT_PARTS = tuple(_PARTS)
 """Parts of a prompt, in the order in which charts stack them."""
 PARTS_OF_PROMPT = ", ".join(
-    f"{{'part': '{part}', 'bytes': {' + '.join(_COLUMNS[kind] for kind in kinds)}, "
+    f"{{'part': '{part}', 'bytes': {' + '.join(BYTES_COLUMNS[kind] for kind in kinds)}, "
     f"'weight': {PROMPT_WEIGHTS[kinds[0]]:g}::DOUBLE}}"
     for part, kinds in _PARTS.items()
 )

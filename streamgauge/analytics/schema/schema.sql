@@ -144,6 +144,7 @@ CREATE TABLE IF NOT EXISTS stream_minutes (
     tap_delay_ns BIGINT, -- Sum of tap_delay_ns.
     input_tokens BIGINT, -- Sum of input tokens. NULL if no stream reported them.
     cached_input_tokens BIGINT, -- Sum of cached input tokens.
+    cache_missed_tokens BIGINT, -- Sum of the tokens that the prompt cache would have had.
     input_tokens_with_cache_known BIGINT, -- Input tokens of streams that reported cached ones: the denominator of the cached share.
     output_tokens BIGINT, -- Sum of output tokens.
     reasoning_tokens BIGINT, -- Sum of reasoning tokens.

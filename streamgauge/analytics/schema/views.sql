@@ -106,7 +106,8 @@ SELECT
     minute, gateway, provider, model,
     sum(parts.streams)::BIGINT AS streams,
     sum(parts.streams) / 60.0 AS streams_per_s,
-    sum(COLUMNS(['input_tokens', 'output_tokens', 'reasoning_tokens', 'cached_input_tokens', 'input_tokens_with_cache_known']))::BIGINT,
+    sum(COLUMNS(['input_tokens', 'output_tokens', 'reasoning_tokens', 'cached_input_tokens', 'input_tokens_with_cache_known',
+        'cache_missed_tokens']))::BIGINT,
     sum(parts.cached_input_tokens) / nullif(sum(parts.input_tokens_with_cache_known), 0) AS cache_hit_share,
     sum(parts.output_tokens) / 60.0 AS output_tokens_per_s,
     sum(COLUMNS(['streams_with_output_tokens', 'events', 'output_events', 'response_bytes', 'delivered_bytes']))::BIGINT
@@ -679,7 +680,7 @@ SELECT
     if(is_known, greatest(0, kept_tokens - greatest(available_tokens, delivered_tokens)), NULL) AS lost_short_tokens,
     if(is_known AND instance_tokens IS NOT NULL, greatest(0, available_tokens - greatest(instance_tokens, delivered_tokens)), NULL)
         AS lost_instance_tokens,
-    if(is_known, if(has_changed, greatest(0, least(delivered_tokens + cache_missed_tokens, input_tokens)
+    if(is_known, if(has_changed, greatest(0, least(delivered_tokens + coalesce(cache_missed_tokens, 0), input_tokens)
         - greatest(seen_tokens, delivered_tokens)), 0), NULL) AS lost_changed_tokens,
     if(is_known, greatest(0, coalesce(instance_tokens, available_tokens) - delivered_tokens), NULL) AS lost_other_tokens
 FROM prompts;

@@ -99,14 +99,15 @@ def cannot_attach(location: StoreLocation, error: duckdb.Error) -> OSError:
     return OSError(f"cannot attach the store {location.label}: {text}{remedy}")
 
 
-def check_version(connection: duckdb.DuckDBPyConnection, location: StoreLocation, alias: str = ALIAS) -> None:
-    """Raise OSError unless an attached store has all declared columns and views, of the same version of the tables."""
+def check_version(connection: duckdb.DuckDBPyConnection, location: StoreLocation, alias: str = ALIAS) -> bool:
+    """Whether an attached store has the declared tables and views. False: views may have other columns. Raises OSError unless it has all
+    declared columns of tables, and all views, of the same version of the tables."""
     try:
         found = first_row(connection.execute(f"SELECT number, digest FROM {alias}.internal.tables_version"))
     except duckdb.CatalogException:
         found = None
     if found == (TABLES_VERSION, schema_digest()):
-        return
+        return True
     number = None if found is None else int(found[0])
     if number is not None and number > TABLES_VERSION:
         raise OSError(newer(location, number))
@@ -130,6 +131,7 @@ def check_version(connection: duckdb.DuckDBPyConnection, location: StoreLocation
             f"cannot read the store {location.label}: it is being upgraded, or will be when analytics of this version starts. "
             "It keeps every row, and takes less than a minute for a million streams. Try again then"
         )
+    return False
 
 
 def newer(location: StoreLocation, number: int) -> str:

@@ -6,7 +6,9 @@ Contract
 2. Requires the data folder's lock. All its streams must have ended and be stored. A tap may run.
 3. `forget` can be killed at any point and repeated. Everything that needs the ids comes before the transaction that deletes the
    rows. What follows does not depend on the caller: rewriting files, expiring snapshots, compacting the catalog.
-4. The transaction counts the deleted rows as `forgotten_TABLE_rows`. Roll-ups without the client's id stay as they are.
+4. Later prompts of the same session that repeat a prompt of the caller are stored whole, and other streams with the tools of the caller's
+   get their rows. Others of which an earlier part is unknown lose their prompt.
+5. The transaction counts the deleted rows as `forgotten_TABLE_rows`. Roll-ups without the client's id stay as they are.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any, Literal
 
 import duckdb
 
+from streamgauge.analytics.reports.prompts import LISTS, lists, prompts
 from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.schema.tables import (
     ALERT_EVENTS,
@@ -88,7 +91,7 @@ class Caller:
         """SQL condition of its rows in a table, after `_select`. Empty: the table has none."""
         value, named, parts = literal(self.value), literal(f"{self.label}={self.value}"), []
         for name in table.types:
-            if name.endswith("stream_id") and table is not ALERT_EVENTS:
+            if name.endswith("stream_id") and name != "base_stream_id" and table is not ALERT_EVENTS:
                 parts.append(f"{name} IN {_STREAMS}")
             elif name in ("client_id", "client") and self.kind == "client":
                 parts.append(f"{name} = {value}")
@@ -290,11 +293,33 @@ class _Run:
         counters = ", ".join(f"('forgotten_{table}_rows', {rows})" for table, rows in counted.items())
         folders = [store.data_path + store.layouts[table].path for table in (*counted, ALERT_EVENTS.name)]
         with store.catalog.exclusive(), database.transaction(self._connection, *folders):
+            self._keep_prompts()
             for table in TABLES:
                 if table.name in self.found.tables:
                     run(f"DELETE FROM {table.name} WHERE {self._caller.rows(table)}")
             run(f"UPDATE {ALERT_EVENTS.name} SET stream_id = NULL WHERE stream_id IN {_STREAMS}")
             run(f"INSERT INTO {COUNTER_PARTS.name} (name, value) VALUES {counters}")
+
+    def _keep_prompts(self) -> None:
+        """Make the prompts of others independent of the caller's."""
+        run, repeats = (
+            self._connection.execute,
+            f"base_stream_id IN {_STREAMS} AND stream_id NOT IN {_STREAMS}",
+        )
+        ids = self._texts(f"SELECT stream_id FROM prompt_segments WHERE {repeats}")
+        for stream_id, segments in prompts(lambda sql: run(sql).pl(), ids).items():
+            values = ", ".join(f"{name} = ?" for name in LISTS)
+            whole = "base_stream_id = NULL, differences = 0, kept_first = 0, kept_last = 0"
+            run(
+                f"UPDATE prompt_segments SET {whole}, {values} WHERE stream_id = ?",
+                [*lists(segments), stream_id],
+            )
+        run(f"DELETE FROM prompt_segments WHERE {repeats}")
+        run(f"""
+            UPDATE prompt_tools SET stream_id = other.stream_id FROM (
+                SELECT tool_set, arg_min(stream_id, started_at) AS stream_id FROM prompt_segments
+                WHERE stream_id NOT IN {_STREAMS} GROUP BY tool_set) AS other
+            WHERE other.tool_set = prompt_tools.tool_set AND prompt_tools.stream_id IN {_STREAMS}""")
 
     def _delete_from_positions(self, store: Store) -> None:
         """Remove the streams from positions. Those of a log that was read before may name streams that ended in another."""

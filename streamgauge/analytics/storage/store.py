@@ -47,16 +47,14 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 1.0
 """Pauses between attempts of a transaction that conflicts with another. They double, and add up to about 30 s."""
 SESSION_DAYS, MAX_RESPONSES = 1, 10_000
 """Age and number of the responses whose sessions continue after a restart (`streamgauge.analytics.measures.sessions`)."""
-MAX_PROMPTS = 500
+MAX_PROMPTS = 2_000
 """Prompts that are remembered after a restart (`streamgauge.analytics.measures.prompts`)."""
 _RECENT_PROMPTS = f"""
 SELECT streams.* REPLACE (streams.stream_id::VARCHAR AS stream_id), epoch_ns(started_at) AS started_ns,
     prompt.* EXCLUDE (
         kinds, names, messages, sizes, hashes, roles, marks, stream_id, base_stream_id, session_id, started_at)
 FROM (
-    SELECT * FROM prompt_segments WHERE started_at > now() - INTERVAL {SESSION_DAYS} DAY AND stream_id NOT IN (
-        SELECT base_stream_id FROM prompt_segments
-        WHERE started_at > now() - INTERVAL {SESSION_DAYS} DAY AND base_stream_id IS NOT NULL)
+    SELECT * FROM prompt_segments WHERE started_at > now() - INTERVAL {SESSION_DAYS} DAY
     ORDER BY started_at DESC LIMIT {MAX_PROMPTS}) AS prompt
 JOIN (SELECT stream_id, started_at, session_id, client_id, client_app, response_id, request_model, response_model,
     request_bytes, ttft_ns, text_chars, tool_call_chars, operation,

@@ -42,6 +42,9 @@ class Streams:
         self.queries = 0
         self.put(frame_of_rows(STREAMS, []))
         self.put(frame_of_rows(OPEN_STREAMS, []), "open_streams")
+        self.connection.execute("""
+            CREATE OR REPLACE VIEW spend AS
+            SELECT stream_id, started_at, 'USD' AS currency, 3e-6 * cache_missed_tokens AS cache_missed FROM streams""")
 
     def put(self, frame: pl.DataFrame, table: str = "streams") -> None:
         columns = {"streams": STREAMS, "open_streams": OPEN_STREAMS}[table]
@@ -254,6 +257,21 @@ def test_lost_cache_explains_a_longer_ttft(streams: Streams) -> None:
     assert cause.metric == "cache"
     assert "ttft" in {e.metric for e in cause.effects}
     assert "TTFT" in headline(streams.diagnose())
+
+
+def test_tools_in_another_order_are_named_with_what_the_cache_misses_cost(streams: Streams) -> None:
+    streams.put(traffic(Fault(where={"app": "agent"}, onset_s=400, reordered=0.7)))
+    (cause,) = streams.diagnose().causes
+    assert (cause.metric, dict(cause.where)) == ("prompt_changed", {"app": "agent"})
+    at = f"started_at >= {instant(cause.onset or SINCE)} AND client_app = 'agent' AND cached_input_tokens IS NOT NULL"
+    share, usd = streams.query(f"""
+        SELECT sum(cache_missed_tokens) / sum(input_tokens), 3e-6 * sum(cache_missed_tokens) * 3600 / 500 FROM (
+            SELECT input_tokens, if(ends_with(cache_miss_reason, '_changed'), cache_missed_tokens, 0) AS cache_missed_tokens
+            FROM streams WHERE {at} AND outcome IN ('ok', 'truncated'))""").row(0)  # fmt: skip
+    segment, of_input, money = cause.evidence
+    assert segment == "order of tools (tools_changed)"
+    assert float(of_input.removesuffix(" % of the input")) == pytest.approx(100 * share, abs=2)
+    assert float(money.removesuffix(" USD/h")) == pytest.approx(usd, rel=0.1)
 
 
 def test_lost_cache_that_is_no_longer_reported_is_named_without_a_longer_ttft(streams: Streams) -> None:

@@ -147,6 +147,18 @@ def test_unknown_cached_tokens_have_no_reason() -> None:
     assert compared(chat(1, BEFORE, MISS), unknown) == (None, None)
 
 
+def test_cached_tokens_that_are_left_out_are_0_after_a_hit_of_the_same_provider() -> None:
+    def left_out(number: int, system: str) -> list[AnyRecord]:
+        prompt = replaced(BEFORE, 42, segment("system", system))
+        return request(number, prompt, usage=chat_usage(INPUT, None), server_address="api.openai.com")
+
+    rows = found(
+        Prompts(), chat(1, BEFORE, MISS), chat(2, BEFORE, HIT), left_out(3, "new"), left_out(4, "newer")
+    )
+    assert rows[2] == ("system_changed", "system 0", "compared", INPUT)
+    assert rows[3] == ("system_changed", "system 0", "compared", INPUT)
+
+
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
@@ -272,7 +284,7 @@ def test_reason_of_openai_and_agreement() -> None:
             dict(tables["internal.counter_parts"].iter_rows()) if "internal.counter_parts" in tables else {}
         )
     assert rows[:3] == [
-        ("not_comparable", "compared", None), ("input_changed", "provider", 5_000), ("reasoning_effort_changed", "provider", None),
+        ("not_comparable", "compared", None), ("input_changed", "provider", 5_000), ("reasoning_effort_changed", "provider", INPUT),
     ]  # fmt: skip
     assert totals == {"cache_miss_reasons.both": 2, "cache_miss_reasons.equal": 1}
 

@@ -224,7 +224,8 @@ def test_sessions_continue_after_a_restart(tmp_path: Path) -> None:
         )
         for n in range(1, 9)
     ]
-    side = request(20, [segment("model", "m"), segment("text", "q", 0)], at_s=now_s - 55, usage=usage)
+    subagent = [*prompt_of(0)[:42], segment("system", "other"), segment("text", "q", 0, role="user")]
+    side = request(20, subagent, at_s=now_s - 54.5, usage=usage)
     after = [request(n, marked(prompt_of(n), 42), at_s=now_s + n, usage=usage, session=session)
              for n, session in ((9, None), (10, "session-1"))]  # fmt: skip
     with closing(new_store(tmp_path)) as store:
@@ -258,6 +259,31 @@ def test_session_is_forgotten_without_other_sessions(tmp_path: Path) -> None:
                 ).fetchall()
                 assert {one for (one,) in kept} <= {stream_id(n) for n in (1, 3, 5)}, table
                 assert kept
+
+
+def test_later_prompts_of_a_session_are_known_after_one_of_them_is_forgotten(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    with closing(store):
+        store.acquire_partition("log", "0")
+        commit(store, Prompts(), *(request(n, prompt_of(n)) for n in range(1, 9)))
+        with closing(store.cursor()) as cursor:
+            cursor.execute(f"DELETE FROM prompt_segments WHERE stream_id = '{stream_id(6)}'")
+            for n in (1, 3, 7):
+                cursor.execute(
+                    f"UPDATE streams SET labels = MAP {{'user': 'a'}} WHERE stream_id = '{stream_id(n)}'"
+                )
+    forget(store.location, tmp_path, Caller("label", "a", "user"))
+    with closing(Store(store.location)) as left:
+        assert read_back(left, range(1, 9)) == {stream_id(n): prompt_of(n) for n in (2, 4, 5)}
+        with closing(left.cursor()) as cursor:
+            bases = cursor.execute(
+                "SELECT base_stream_id::VARCHAR FROM prompt_segments ORDER BY stream_id"
+            ).fetchall()
+            assert bases == [(None,), (None,), (stream_id(4),)]  # the eighth repeated an unknown part
+            tools = cursor.execute(
+                "SELECT DISTINCT stream_id::VARCHAR, count(*) FROM prompt_tools GROUP BY 1"
+            ).fetchall()
+            assert tools == [(stream_id(2), 40)]
 
 
 def test_fault_of_the_comparison_leaves_the_measures_of_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from unittest.mock import Mock
 import duckdb
 import pytest
 
-from streamgauge.analytics.query.query_errors import StoreUnavailable
+from streamgauge.analytics.query.query_errors import QueryRejected, StoreUnavailable
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.schema.ddl import TABLES_VERSION, statements
 from streamgauge.analytics.schema.tables import MARKERS, TABLES
@@ -327,6 +327,22 @@ def test_readers_of_a_former_store_say_that_it_is_being_upgraded(unpacked: Path,
     assert "upgrading the store (views)" in str(silence(tmp_path / "data", "analyze"))
     Store(location).close()
     assert ask_as_reader(location, "SELECT count(*) > 0 FROM streams") == [(True,)]
+
+
+def test_reader_of_views_of_another_version_says_what_upgrades_them(location: StoreLocation) -> None:
+    with closing(Store(location)) as opened:
+        run = opened.cursor().execute
+        run("CREATE OR REPLACE VIEW prompt_reuse AS SELECT stream_id FROM streams")
+        run(
+            f"CREATE OR REPLACE VIEW internal.tables_version AS SELECT {TABLES_VERSION} AS number, 'another' AS digest"
+        )
+    with (
+        closing(Reader(location)) as reader,
+        pytest.raises(
+            QueryRejected, match=r"seen_tokens(?s:.*)\. The views .* Analytics of this version upgrades"
+        ),
+    ):
+        reader.query("SELECT seen_tokens FROM prompt_reuse", max_rows=1, timeout_s=60)
 
 
 def test_readers_of_a_new_store_say_that_it_is_being_created(
