@@ -139,7 +139,7 @@ def test_one_slow_server_of_a_healthy_gateway_is_named(streams: Streams) -> None
     ids=lambda fault: "-".join(fault.where),
 )
 def test_later_looks_keep_the_place(streams: Streams, fault: Fault) -> None:
-    minutes = 6
+    minutes = 8
     last = 60.0 * minutes
     frame = simulate(11, since=UNTIL, length_s=last, earlier_s=2 * LENGTH_S, rate=10.0, faults=[fault])
     places = []
@@ -153,9 +153,7 @@ def test_later_looks_keep_the_place(streams: Streams, fault: Fault) -> None:
     assert places[first:] == [[fault.where]] * (minutes - first)
 
 
-@pytest.mark.parametrize(
-    "fault", [{"ttft": 1.12, "itl": 1.12}, {"tokens": 0.88, "longer": 1.12, "reasoning": 1.12}], ids=str
-)
+@pytest.mark.parametrize("fault", [{"ttft": 1.12}, {"itl": 1.12}, {"longer": 1.12}], ids=str)
 @pytest.mark.parametrize("where", [{"gateway": "us-gateway"}, {"app": "agent"}], ids=str)
 def test_change_of_12_percent_is_none(streams: Streams, where: dict[str, str], fault: dict[str, Any]) -> None:
     streams.put(traffic(Fault(where=where, onset_s=LENGTH_S / 2, **fault), rate=10.0))
