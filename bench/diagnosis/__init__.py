@@ -33,7 +33,7 @@ from bench.analytics.page import table as page_table
 from bench.diagnosis import own_incidents
 from bench.diagnosis.incidents import INCIDENTS, Expected, StagedIncident, healthy, is_quiet, judge
 from bench.diagnosis.own_incidents import Naming
-from bench.diagnosis.traffic import simulate
+from bench.diagnosis.traffic import TEAM, simulate
 from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import headline
 from streamgauge.analytics.query.reader import Reader
@@ -100,7 +100,7 @@ def run(
     frame = simulate(seed, since=since, length_s=length_s, earlier_s=length_s, rate=rate, **more)
     write(frame)
     began = time.perf_counter()
-    diagnosis = diagnose(query, Selection(since=since, until=until))
+    diagnosis = diagnose(query, Selection(since=since, until=until), labels=[TEAM])
     took_s = time.perf_counter() - began
     named, errors_s = judge(diagnosis, _from_first_affected(frame, incident, since))
     if name == HEALTHY:

@@ -40,6 +40,8 @@ MODELS = (
     Model("reasoner", 1.5, 0.9, 0.015, 600, 0.03, 0.4),
 )
 GATEWAYS = {"eu-gateway": 5.0, "us-gateway": 4.0, "direct": 2.0}
+TEAM = "team"
+"""Name of the label."""
 TEAMS = {"search": 3.0, "ads": 2.0, "core": 2.0, "mobile": 2.0, "o'brien & co": 1.0}
 """Values of the label `team`."""
 SUBSTITUTE = "other-sim-small"

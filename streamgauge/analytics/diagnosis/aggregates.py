@@ -102,10 +102,10 @@ def _is_over(ns: str | int, end: datetime) -> str:
 def _bucket(chosen: Selection) -> str:
     """SQL of the number of a bucket, as in `edges`."""
     length_us = int(chosen.length.total_seconds() * 1e6)
-    after = f"epoch_us(ended_at) - epoch_us({instant(chosen.since)})"
-    return f"""CASE WHEN ended_at >= {instant(chosen.since)}
-            THEN {EARLIER_BUCKETS} + least({BUCKETS - 1}, ({after}) * {BUCKETS} // {length_us})
-            ELSE greatest(0, {EARLIER_BUCKETS} + floor(({after}) * {EARLIER_BUCKETS} / {length_us})) END::INTEGER"""
+    after = f"(epoch_us(ended_at) - epoch_us({instant(chosen.since)}))"
+    earlier = f"({after} + {length_us}) * {EARLIER_BUCKETS} // {length_us}"
+    return f"""CASE WHEN {after} >= 0 THEN {EARLIER_BUCKETS} + least({BUCKETS - 1}, {after} * {BUCKETS} // {length_us})
+            ELSE greatest(0, {earlier}) END::INTEGER"""
 
 
 _SHARED = {
@@ -165,10 +165,15 @@ def _sums(compared: Collection[Metric], *, adjusted: bool = False) -> dict[str, 
 
 def _by_stratum(sums: Mapping[str, str], compared: Iterable[Metric]) -> dict[str, str]:
     """Column → SQL of the sums. The columns of metrics with `by_input` are those of each stratum."""
-    divided = {f"{c}_{metric.name}" for metric in compared if metric.by_input for c in ("n", "x", "xx")}
+    divided = [f"{c}_{metric.name}" for metric in compared if metric.by_input for c in ("n", "x", "xx")]
     found = {name: f"({sql})::DOUBLE" for name, sql in sums.items() if name not in divided}
-    for name in divided & sums.keys():
-        found |= {f"{name}_{k}": f"({sums[name]} FILTER (stratum = {k}))::DOUBLE" for k in range(STRATA)}
+    for name in (name for name in divided if name in sums):
+        function, _, value = sums[name].removesuffix(")").partition("(")
+        # Five times as fast as a FILTER.
+        found |= {
+            f"{name}_{k}": f"{function}(CASE WHEN stratum = {k} THEN {value} END)::DOUBLE"
+            for k in range(STRATA)
+        }
     return found
 
 
@@ -176,10 +181,10 @@ def _columns(expressions: Mapping[str, str]) -> str:
     return ",\n            ".join(f"{value} AS {name}" for name, value in expressions.items())
 
 
-def _tops(most: Mapping[str, int], weight: str) -> str:
+def _tops(most: Mapping[str, int], weight: str, of: str = "chosen") -> str:
     """SQL of the values of each dimension that are looked at."""
     return ",\n        ".join(
-        f"top_{d} AS (SELECT {d} FROM chosen WHERE {d} IS NOT NULL GROUP BY ALL ORDER BY sum({weight}) DESC, {d} LIMIT {limit})"
+        f"top_{d} AS (SELECT {d} FROM {of} WHERE {d} IS NOT NULL GROUP BY ALL ORDER BY sum({weight}) DESC, {d} LIMIT {limit})"
         for d, limit in most.items()
     )
 
@@ -216,14 +221,17 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
         f"{level} - sum(sum(m_{m.name})) OVER () / sum(count(m_{m.name})) OVER () AS level_{m.name}"
         for m, level in at.items()
     )
-    tops = _tops(CUBE | {name: d.most for name, (_, d) in alone.items() if not d.is_ordered}, "weight")
+    tops = _tops({name: d.most for name, (_, d) in alone.items() if d.is_open}, "weight")
     sums = _sums(compared) | {
         "requests": "count(*)",
         "n_input": "count(*) FILTER (input_tokens > 0)",
         "x_input": "sum(ln(if(input_tokens > 0, input_tokens, NULL)))",
     }
     differences = {f"d_{m.name}": f"m_{m.name} - level_{m.name}" for m in means}
-    dimensions = ", ".join(_named(name) if not d.is_ordered else name for name, (_, d) in alone.items())
+    dimensions = ", ".join(_named(name) if d.is_open else name for name, (_, d) in alone.items())
+    limits = " ".join(
+        f"WHEN '{part}' THEN {d.most}" for part, d in alone.values() if not d.is_open | d.is_ordered
+    )
     sets = ", ".join(f"(bucket, {name})" for name in alone)
     prefixes = {
         name: f"{part}={name.removeprefix('label_')}=" if part == LABEL else f"{part}="
@@ -240,17 +248,26 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
             input_tokens, if(is_error OR {blame.CLIENT_NS} > {SLOW_CLIENT_S}e9, 6, 1) AS weight,
             {STRATUM} AS stratum, {AGE} AS age, {objective_name(objectives)} AS objective, {_values(compared)}
             FROM (SELECT *, {_columns(_SHARED)} FROM ({source(chosen, labelled=bool(labels))}))),
+        weights AS (SELECT {", ".join(CUBE)}, sum(weight) AS weight FROM chosen GROUP BY ALL),
+        {_tops(CUBE, "weight", "weights")},
         {tops},
         levels AS (
             SELECT model, gateway, stratum, {levels} FROM chosen GROUP BY model, gateway, stratum),
         adjusted AS (
             SELECT * EXCLUDE ({", ".join(alone)}), {dimensions}, {_columns(differences)}
-            FROM chosen JOIN levels USING (model, gateway, stratum))
+            FROM chosen JOIN levels USING (model, gateway, stratum)),
+        values_alone AS (
+            SELECT bucket, CASE {whens} END AS alone, sum(weight)::DOUBLE AS weight,
+            {_columns({n: f"{sql}::DOUBLE" for n, sql in of_values.items()})}
+            FROM adjusted GROUP BY GROUPING SETS ({sets})),
+        top_alone AS (
+            SELECT alone FROM values_alone GROUP BY alone QUALIFY row_number() OVER (
+                PARTITION BY split_part(alone, '=', 1) ORDER BY sum(weight) DESC, alone)
+                <= CASE split_part(alone, '=', 1) {limits} ELSE 'infinity'::DOUBLE END)
         SELECT 'cube' AS part, bucket, {", ".join(map(_named, CUBE))}, {_columns(_by_stratum(sums, compared))}
         FROM chosen GROUP BY ALL
         UNION ALL BY NAME
-        SELECT 'alone' AS part, bucket, CASE {whens} END AS alone, {_columns({n: f"{sql}::DOUBLE" for n, sql in of_values.items()})}
-        FROM adjusted GROUP BY GROUPING SETS ({sets})
+        SELECT 'alone' AS part, * EXCLUDE (weight) FROM values_alone WHERE alone IN (FROM top_alone)
         UNION ALL BY NAME
         SELECT 'age' AS part, bucket, age, count(*)::DOUBLE AS x_cut FROM chosen WHERE failure IN ({cuts}) AND age >= 0 GROUP BY ALL
         UNION ALL BY NAME

@@ -164,9 +164,9 @@ def _answers(name: str, least_change: float, *, n: str = "TRUE", family: str = "
 
 CACHED_PRICE, OUTPUT_PRICE = 0.1, 5.0
 """Usual prices of cached input and output, relative to that of input."""
-COST_TOKENS = f"""(input_tokens - {1 - CACHED_PRICE} * coalesce(least(cached_input_tokens, input_tokens), 0)
-    + {OUTPUT_PRICE} * coalesce(output_tokens, 0))"""
-"""SQL of the cost of a stream, in uncached input tokens of its model. Only ratios of it are used."""
+COST_TOKENS = f"""(input_tokens - {1 - CACHED_PRICE:e} * coalesce(least(cached_input_tokens, input_tokens), 0)
+    + {OUTPUT_PRICE:e} * coalesce(output_tokens, 0))"""
+"""SQL of the cost of a stream, in uncached input tokens of its model. Only ratios of it are used. In DOUBLE: DECIMAL is slow."""
 
 
 def _larger(name: str, value: str, least_ratio: float, *, n: str = quality.IS_ANSWER) -> Metric:
@@ -273,6 +273,8 @@ class Dimension:
     """As `CUBE`."""
     families: Collection[str] = FAMILIES
     """Families of metrics that it can explain."""
+    is_open: bool = False
+    """Clients may send any number of values, so those with the most streams are chosen before the others are counted."""
     is_ordered: bool = False
     """A place has all values from one on."""
 
@@ -282,10 +284,10 @@ LEAST_SIZE_BYTES = 2048
 SIZES = 12
 MOST_LABEL_VALUES = 12
 ALONE = {
-    "app": Dimension(sql="app", most=6),
+    "app": Dimension(sql="app", most=6, is_open=True),
     "tap": Dimension(sql="tap", most=6),
-    "server": Dimension(sql="server", most=12),
-    LABEL: Dimension(sql="", most=MOST_LABEL_VALUES),
+    "server": Dimension(sql="server", most=16),
+    LABEL: Dimension(sql="", most=MOST_LABEL_VALUES, is_open=True),
     "size": Dimension(
         sql=f"if(request_bytes > 0, greatest(0, least({SIZES}, floor(log2(request_bytes / {LEAST_SIZE_BYTES}))::INTEGER + 1)), NULL)",
         most=SIZES, is_ordered=True,

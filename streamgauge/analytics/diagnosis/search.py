@@ -7,8 +7,8 @@ Rules
 2. A change counts if its evidence is above that of chance in all combinations that were looked at, if it is large enough to matter
    (`Metric.least_change`, `least_ratio`), and with at least `LEAST_STREAMS` streams.
 3. First, `promising` looks at the combinations of model, gateway and client, and at each value of the other dimensions alone. If values
-   of those are as bad as what the combinations show (`NEAR`), their combinations with models and gateways are aggregated, too
-   (`aggregates.pairs`), and searched instead. So one variance and one baseline decide between all places.
+   of those have some evidence (`LIKELY`) and are as bad as what the combinations show (`NEAR`), their combinations with models and
+   gateways are aggregated, too (`aggregates.pairs`), and searched instead. So one variance and one baseline decide between all places.
 4. If the change is only in some values of one more dimension, the worst of them is named, and the others are further causes (`_worst_of`).
 5. The streams of a found place are removed, and the search is repeated.
 """
@@ -52,6 +52,8 @@ CHANCE = 1e-3
 """Probability that a healthy range has a change that counts."""
 NEAR = 0.25
 """Least score of a value alone, relative to that of the best combination, with which it may be a better place."""
+LIKELY = 0.4
+"""Least evidence of a value alone, relative to `LEAST_SCORE`, with which its combinations are searched. They decide."""
 MAX_DIMENSIONS = 3
 """Dimensions besides model and gateway whose combinations are searched, at most `MAX_VALUES` values of each."""
 MAX_VALUES = 3
@@ -183,7 +185,7 @@ def _worse_alone(
     least = NEAR * best.score if best is not None else 0.0
     found = dict[str, list[tuple[str, str]]]()
     for i in np.argsort(-score):
-        if evidence[i] < LEAST_SCORE or score[i] < least:
+        if evidence[i] < LIKELY * LEAST_SCORE or score[i] < least:
             continue
         dimension, _, value = names[i].partition("=")
         if metric.family not in ALONE[dimension].families or not _is_concentrated(
@@ -197,7 +199,7 @@ def _worse_alone(
         if len(values) < most and same_label and sum(_dimension_of(n) == group for n in names) > 1:
             interval = int(INTERVALS[0][at[i]]), int(INTERVALS[1][at[i]])
             noise = overdispersion(alone, metric, (int(i),), interval, variance)
-            if compared.evidence[i, at[i]] / noise >= LEAST_SCORE + cost:
+            if compared.evidence[i, at[i]] / noise >= LIKELY * LEAST_SCORE + cost:
                 values.append((dimension, value))
     dimensions = [values for values in found.values() if values][:MAX_DIMENSIONS]
     return [value for values in dimensions for value in values]

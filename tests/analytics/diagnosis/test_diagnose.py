@@ -13,7 +13,7 @@ import pytest
 
 from bench.diagnosis import drawn
 from bench.diagnosis.incidents import INCIDENTS, Expected, judge
-from bench.diagnosis.traffic import TEAMS, Fault, main_client, simulate
+from bench.diagnosis.traffic import TEAM, TEAMS, Fault, main_client, simulate
 from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import Diagnosis, headline
 from streamgauge.analytics.reports.selection import Selection
@@ -77,16 +77,22 @@ def rate_limit(**more: float) -> Fault:
     return Fault(where=LARGE_US, onset_s=600.0, outcome="http_error", status=429, share=0.7, **more)  # type: ignore[arg-type]
 
 
+# Small places have too few streams in 300 s. Load wanders in a minute by more than a slow rise does.
+LENGTHS_S = {"one app with a model fails": 600.0, "server fails, model slow": 600.0, "1 % a minute": 900.0}
+TOLERANCES_S = {"1 % a minute": 75.0}
+
+
 @pytest.mark.parametrize("name", INCIDENTS)
 def test_incident_is_named_with_its_place_and_onset(streams: Streams, name: str) -> None:
-    length_s = 300.0
+    length_s = LENGTHS_S.get(name, 300.0)
     incident, since = drawn(name, 5, length_s), UNTIL - timedelta(seconds=length_s)
     streams.put(
         simulate(5, since=since, length_s=length_s, earlier_s=length_s, rate=10.0, faults=incident.faults)
     )
-    named, errors_s = judge(found := streams.diagnose(Selection(since=since, until=UNTIL)), incident.expected)
+    found = diagnose(streams.query, Selection(since=since, until=UNTIL), labels=[TEAM])
+    named, errors_s = judge(found, incident.expected)
     assert named, headline(found)
-    assert max(map(abs, errors_s)) <= 15, headline(found)
+    assert max(map(abs, errors_s)) <= TOLERANCES_S.get(name, 15.0), headline(found)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +115,7 @@ def test_incident_of_one_value_of_a_label_is_named(
     since, where = UNTIL - timedelta(seconds=length_s), {"label": f"team={team}"}
     faults = [Fault(where=where, onset_s=onset_s, **fault)]
     streams.put(simulate(7, since=since, length_s=length_s, earlier_s=length_s, rate=10.0, faults=faults))
-    found = diagnose(streams.query, Selection(since=since, until=UNTIL), labels=["team"])
+    found = diagnose(streams.query, Selection(since=since, until=UNTIL), labels=[TEAM])
     named, errors_s = judge(found, [Expected((family,), where, onset_s)])
     assert named, headline(found)
     assert max(map(abs, errors_s)) <= 15, headline(found)
@@ -124,6 +130,38 @@ def test_one_slow_server_of_a_healthy_gateway_is_named(streams: Streams) -> None
     streams.put(traffic(Fault(where=where, onset_s=LENGTH_S / 2, ttft=2.5), rate=2.0))
     found = streams.diagnose()
     assert [c.where for c in found.causes] == [where], headline(found)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(where={"server": "us-gateway-1"}, onset_s=0.0, outcome="http_error", status=503, share=0.6),
+        Fault(where={"gateway": "us-gateway"}, onset_s=0.0, ttft=2.5),
+        Fault(where={"app": "agent"}, onset_s=0.0, stalled=0.5),
+    ],
+    ids=lambda fault: "-".join(fault.where),
+)
+def test_later_looks_keep_the_place(streams: Streams, fault: Fault) -> None:
+    minutes = 8
+    last = 60.0 * minutes
+    frame = simulate(11, since=UNTIL, length_s=last, earlier_s=2 * LENGTH_S, rate=10.0, faults=[fault])
+    places = []
+    for minute in range(1, minutes + 1):
+        now = UNTIL + timedelta(minutes=minute)
+        streams.put(frame.filter(pl.col("started_at") + pl.duration(nanoseconds="end_ns") < now))
+        found = streams.diagnose(Selection(since=now - timedelta(seconds=LENGTH_S), until=now))
+        places.append([c.where for c in found.causes[:1]])
+    first = places.index([fault.where])
+    assert first < 3, places
+    assert places[first:] == [[fault.where]] * (minutes - first)
+
+
+@pytest.mark.parametrize("fault", [{"ttft": 1.12}, {"itl": 1.12}, {"longer": 1.12}], ids=str)
+@pytest.mark.parametrize("where", [{"gateway": "us-gateway"}, {"app": "agent"}], ids=str)
+def test_change_of_12_percent_is_none(streams: Streams, where: dict[str, str], fault: dict[str, Any]) -> None:
+    streams.put(traffic(Fault(where=where, onset_s=LENGTH_S / 2, **fault), rate=10.0))
+    found = streams.diagnose()
+    assert found.state == "healthy", headline(found)
 
 
 def test_healthy_range_takes_one_query(streams: Streams) -> None:
