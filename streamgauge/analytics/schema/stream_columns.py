@@ -215,8 +215,8 @@ class StreamRow(TypedDict):
     cache_write_1h_tokens: Integer
     """Of them, those written for an hour. The others are kept for 5 minutes, or as long as the vendor keeps them."""
     cache_miss_reason: Annotated[Text, ATTRIBUTE]
-    """Why the prompt cache missed: model_changed, settings_changed, tools_changed, system_changed, messages_changed, expired …
-    (measurement.md). NULL: a hit, or unknown.
+    """Why the prompt cache missed: model_changed, settings_changed, tools_changed, system_changed, messages_changed, expired … NULL: a
+    hit, or unknown.
 
     Why the prompt was not read from the cache although an earlier request of the session had written it.
     """

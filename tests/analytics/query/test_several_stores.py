@@ -76,7 +76,10 @@ def test_tables_and_views_equal_those_of_one_store(readers: tuple[Reader, Reader
             "client_minutes",
         ):  # rows to be added up, by the views
             continue
-        if name in ("prompt_segments", "prompt_reuse"):  # analytics compares a prompt with those that it has seen
+        if name in (
+            "prompt_segments",
+            "prompt_reuse",
+        ):  # analytics compares a prompt with those that it has seen
             continue
         columns = "* EXCLUDE (n), sum(n) AS n" if name == "histogram_buckets" else "*"
         group = "GROUP BY ALL" if name == "histogram_buckets" else ""
