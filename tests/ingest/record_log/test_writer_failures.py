@@ -34,7 +34,7 @@ BEFORE_OR_AFTER_APPENDS = {
     "embedded_writer.remove_partial_files",
     # Of the next start.
     "run_totals._resolved", "run_totals.list_segments", "run_totals.open_segment", "run_totals._slots", "run_totals._unpacked",
-    "run_totals._in_order", "run_totals.write_private", "run_totals._memory_path", "run_totals._opened_in_memory",
+    "run_totals._in_order", "run_totals.write_private", "run_totals._has_memory", "run_totals._memory_path", "run_totals._opened_in_memory",
     "run_totals.has_unreported_run",
     # Of `forget`.
     "run_totals.resolve_ended_runs",
