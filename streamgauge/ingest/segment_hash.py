@@ -44,7 +44,9 @@ class SegmentHash:
         self._state, self._word, self._bits, self.size = other._state, other._word, other._bits, other.size
 
     def feed(self, data: bytes, start: int, end: int) -> None:
-        """The next bytes: `data[start:end]`."""
+        """The next bytes: `data[start:end]`. Raises IndexError if `data` has not all of them."""
+        if start < 0 or end > len(data):
+            raise IndexError("bytes beyond the data")
         if start >= end:
             return
         text = data  # in compiled code a pointer

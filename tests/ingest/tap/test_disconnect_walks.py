@@ -139,7 +139,7 @@ async def test_last_bytes_of_an_upstream_that_left_without_reading_reach_a_slow_
 async def test_reset_after_a_broken_body_waits_as_long_as_the_client_reads_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("streamgauge.ingest.tap.connections.client_connection.RESET_PATIENCE_S", 0.5)
+    monkeypatch.setattr("streamgauge.ingest.tap.exchanges.client_side.RESET_PATIENCE_S", 0.5)
     body = b"x" * 2_000_000
     response = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + body
     tls, _ = tls_contexts(tmp_path)

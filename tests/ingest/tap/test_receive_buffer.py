@@ -15,7 +15,7 @@ from streamgauge.ingest.http1 import receive_buffer
 from streamgauge.ingest.http1.heads import check_partial_head, check_partial_response_head
 from streamgauge.ingest.http1.receive_buffer import ReceiveBuffer
 from streamgauge.ingest.tap.connections import client_connection
-from streamgauge.ingest.tap.exchanges import forwarding
+from streamgauge.ingest.tap.exchanges import exchange
 from streamgauge.ingest.tap.exchanges.states import WAITING
 from tests.ingest.running_tap import Client, RunningTap, read_request, running_tap
 
@@ -97,7 +97,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> type[Work]:
 
     monkeypatch.setattr(receive_buffer, "bytearray", Work, raising=False)
     monkeypatch.setattr(client_connection, "check_partial_head", counted(check_partial_head))
-    monkeypatch.setattr(forwarding, "check_partial_response_head", counted(check_partial_response_head))
+    monkeypatch.setattr(exchange, "check_partial_response_head", counted(check_partial_response_head))
     Work.bytes = 0
     return Work
 
