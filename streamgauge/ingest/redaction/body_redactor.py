@@ -201,6 +201,9 @@ class BodyRedactor:
     def _decide(self, data: bytes, at: int, end: int, out: list[bytes], *, to_be_continued: bool) -> int:
         """Decide the kind of the line. Returns where its content starts."""
         state = self.state
+        if state.taken:  # an earlier read has blanks before it, so it has no field
+            state.decided = True
+            return self._decide_bare(data, at, end, out)
         head = state.field + data[at : min(end, at + 6)]
         for field in _FIELDS:
             if head.startswith(field):
@@ -233,7 +236,7 @@ class BodyRedactor:
             out.append(blanks.group())
             at = blanks.end()
             if at == end:
-                state.decided = False
+                state.decided, state.taken = False, 1
                 return at
         first, at_start = data[at], state.at_start
         state.at_start = False

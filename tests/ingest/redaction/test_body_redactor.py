@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streamgauge.ingest.redaction.body_redactor import (
@@ -158,6 +158,7 @@ def masked(made: bytes) -> bytes:
     return re.sub(rb"[\x80-\xff]", b"~", made)
 
 
+@example(pieces=[b" ", b"data: "], cuts=[1])
 @given(pieces=st.lists(PIECES, max_size=30), cuts=st.lists(st.integers(0, 200), max_size=8))
 def test_the_result_depends_only_in_words_on_where_reads_are_cut(
     pieces: list[bytes], cuts: list[int]
