@@ -58,7 +58,7 @@ class Framer:
     """Splits one body, fed in order."""
 
     def __init__(self, content_type: str = "", *, streams: bool = True) -> None:
-        """`streams=False`: the status is an error, so JSON is never split into lines."""
+        """`streams=False`: the body is an error or a file, so JSON is never split into lines."""
         self.framing: Framing = "undecided"
         self.unframed: list[RawEvent] = []
         self.begins_with_json = False

@@ -84,7 +84,7 @@ class StreamDecoder:
         coding = body_coding(exchange.content_type, exchange.response_headers.get("content-encoding", ""))
         self._coding = BodyDecoder("" if coding_undone else coding)
         self._identity_coding = self._coding.plain
-        self._framer = Framer(exchange.content_type, streams=exchange.status < 400)
+        self._framer = Framer(exchange.content_type, streams=exchange.status < 400 and not exchange.is_file)
         self._selector = DialectSelector(exchange)
         self._last_event: tuple[RawEvent, int | None] | None = None  # (event, seq if dispatched)
         self._last_kind = "other"  # of a last event that was not dispatched
@@ -277,7 +277,7 @@ class StreamDecoder:
         if self.exchange.status >= 400:
             self._accumulator.error = error_in_body(body)
             return
-        if not body.strip():
+        if not body.strip() or self.exchange.is_file:
             return
         dialect = self._selector.dialect
         self._selector.consider_body(body)

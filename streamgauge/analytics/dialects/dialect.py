@@ -37,6 +37,14 @@ class ExchangeInfo(msgspec.Struct, frozen=True):
         """The path without query and trailing slashes."""
         return self.path.partition("?")[0].rstrip("/")
 
+    @property
+    def is_file(self) -> bool:
+        """The response is a stored file, such as the results of a batch: no answer of a model, whatever its lines look like."""
+        return self.method == "GET" and _FILE.search(self.route) is not None
+
+
+_FILE = re.compile(r"/batches/[^/]+/results$|/files/[^/]+/content$")
+
 
 class DialectReader(Protocol):
     """Decodes the events of one stream. May keep state between events (tool names, indices). Never raises on bad data.

@@ -38,6 +38,7 @@ class AudioReader(JSONReader, event=_Event):
 
     def __init__(self, exchange: ExchangeInfo) -> None:
         self._has_text = False
+        self.operation = "generate_content" if exchange.route.endswith("/speech") else None
 
     def event(self, event: _Event, kind: str) -> DecodedEvent | TextDelta:
         if kind == "transcript.text.delta" and event.delta:

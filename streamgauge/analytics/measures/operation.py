@@ -18,6 +18,8 @@ _ENDS = {
     ),
     "text_completion": ("/completions", "/complete", "/generate", "/generate_stream"),
     "embeddings": ("/embeddings", "/embed", ":embedcontent", ":batchembedcontents"),
+    "rerank": ("/rerank",),
+    "moderation": ("/moderations",),
     "generate_content": (":generatecontent", ":streamgeneratecontent", ".bidigeneratecontent", "/realtime", *MEDIA),
 }  # fmt: skip
 """Operation → ends of its paths. The first match counts: `/chat/completions` before `/completions`."""

@@ -36,7 +36,7 @@ WEB = "web"
 NO_REQUESTS = (WARM_UP, WEBSOCKET, WEB)
 """Operations that are in no count or share of requests, and have no objective and no roll-ups: nobody waits for an answer to them."""
 HAS_ROLLUPS = f"coalesce(operation, '') NOT IN {NO_REQUESTS}"
-SIDE_OPERATIONS = (COUNT_TOKENS, SIDE_CALL, *NO_REQUESTS)
+SIDE_OPERATIONS = (COUNT_TOKENS, SIDE_CALL, "embeddings", "moderation", "rerank", *NO_REQUESTS)
 """They belong to no conversation."""
 MCP = "mcp"
 """The dialect of calls of tools. Sessions have no turns of it."""

@@ -111,7 +111,7 @@ def test_names_are_unique_and_provider_and_operation_are_set() -> None:
 @pytest.mark.parametrize("path", ["/", "/healthz", "/v1/models", "/v1/embeddings"])
 def test_paths_without_generation_are_not_claimed(path: str) -> None:
     claimed = {d.name for d in DIALECTS if d.claims(ExchangeInfo(path=path)) >= 5}
-    assert not claimed - {"openai_embeddings"}
+    assert not claimed - {"embeddings"}
 
 
 def test_json_rpc_alone_identifies_no_dialect() -> None:

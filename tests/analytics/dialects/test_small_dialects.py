@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import pytest
+
+from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects import (
     cloudflare_run,
     llamacpp_completion,
@@ -15,6 +19,7 @@ from streamgauge.analytics.dialects import (
     writer_completion,
 )
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
+from streamgauge.ingest.redaction.body_redactor import BodyRedactor
 from tests.analytics.dialects.transcript import events, read, read_body, usage
 
 
@@ -236,3 +241,61 @@ def test_each_dialect_recognises_its_first_event() -> None:
     assert replicate.DIALECT.claims(ExchangeInfo(path="/v1/streams/abc")) == 5
     assert tgi_generate.DIALECT.claims(ExchangeInfo(path="/generate_stream")) == 5
     assert openai_audio.DIALECT.claims(ExchangeInfo(path="/v1/audio/transcriptions")) == 5
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "model", "tokens"),
+    [
+        (
+            "/v1/embeddings",
+            {"data": [{"embedding": [0.5]}], "model": "e-3", "usage": {"prompt_tokens": 8, "total_tokens": 8}},
+            "e-3",
+            8,
+        ),
+        ("/v1/embeddings", {"data": [{"embedding": "AAAA"}], "usage": {"total_tokens": 9}}, None, 9),
+        (
+            "/v2/embed",
+            {"embeddings": {"float": [[0.5]]}, "meta": {"billed_units": {"input_tokens": 3, "images": 1}}},
+            None,
+            3,
+        ),
+        (
+            "/v1beta/models/e:embedContent",
+            {"embedding": {"values": [0.5]}, "usageMetadata": {"promptTokenCount": 5, "totalTokenCount": 5}},
+            None,
+            5,
+        ),
+        ("/api/embed", {"model": "n", "embeddings": [[0.5]], "prompt_eval_count": 6}, "n", 6),
+        ("/v1/embeddings", {"data": [], "usage": {"prompt_tokens": -8}}, None, None),
+    ],
+)  # fmt: skip
+def test_report_of_embeddings_is_read_with_and_without_text(
+    path: str, body: dict[str, Any], model: str | None, tokens: int | None
+) -> None:
+    raw = json.dumps(body).encode()
+    for text in (raw, BodyRedactor().feed(raw)):
+        decoder = StreamDecoder(ExchangeInfo(path=path, content_type="application/json"))
+        decoder.feed([(1, text)])
+        decoder.finish()
+        assert (decoder.dialect, decoder.operation) == ("embeddings", "embeddings")
+        assert (decoder.response_model, decoder.output_event_count) == (model, 0)
+        assert (decoder.usage and decoder.usage.input_tokens) == tokens
+
+
+@pytest.mark.parametrize("path", ["/v1/messages/batches/b/results", "/v1/files/f/content"])
+def test_lines_of_a_stored_file_are_no_stream(path: str) -> None:
+    answer = {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "text", "text": "Hi"}],
+        "stop_reason": "end_turn",
+        "usage": {"input_tokens": 4},
+    }
+    lines = b"\n".join(
+        json.dumps({"custom_id": str(i), "result": {"message": answer}}).encode() for i in (1, 2)
+    )
+    for method, dialect in (("GET", "unknown"), ("POST", "anthropic_messages")):
+        decoder = StreamDecoder(ExchangeInfo(method=method, path=path, content_type="application/x-jsonl"))
+        decoder.feed([(1, lines)])
+        decoder.finish()
+        assert decoder.dialect == dialect
