@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from streamgauge.analytics.hops.alignment import AlignedChannel, align
-from streamgauge.analytics.hops.candidate import ClockOffsets, start_ns
 from streamgauge.analytics.hops.changes import CHANGE_COLUMNS, Change, changes
+from streamgauge.analytics.hops.clock_offset import ClockOffsets, start_ns
 from streamgauge.analytics.hops.matching import Match
 from streamgauge.analytics.measures.stream_latency import BURST_NS, quantile
 from streamgauge.analytics.schema.frames import frame_of_rows

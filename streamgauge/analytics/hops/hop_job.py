@@ -23,7 +23,8 @@ import polars as pl
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.commit_hook import CommitHook
-from streamgauge.analytics.hops.candidate import ClockOffsets, HopCandidate
+from streamgauge.analytics.hops.candidate import HopCandidate
+from streamgauge.analytics.hops.clock_offset import ClockOffsets
 from streamgauge.analytics.hops.comparison import HopRows
 from streamgauge.analytics.hops.matching import Match, Matches, SideOrder, match
 from streamgauge.analytics.hops.stored_streams import StoredStreams

@@ -19,7 +19,8 @@ from math import atanh, sqrt
 from operator import mul
 from typing import NamedTuple
 
-from streamgauge.analytics.hops.candidate import ClockOffsets, HopCandidate, contradicts, may_carry, start_ns
+from streamgauge.analytics.hops.candidate import HopCandidate, contradicts
+from streamgauge.analytics.hops.clock_offset import ClockOffsets, may_carry, start_ns
 
 ALONE_NS = 5_000_000_000
 PARTS = 64

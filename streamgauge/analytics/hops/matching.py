@@ -22,15 +22,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from typing import NamedTuple
 
-from streamgauge.analytics.hops.candidate import (
-    ClockOffsets,
-    HopCandidate,
-    Side,
-    contradicts,
-    may_carry,
-    same_output,
-    starts_within,
-)
+from streamgauge.analytics.hops.candidate import HopCandidate, Side, contradicts, same_output
+from streamgauge.analytics.hops.clock_offset import ClockOffsets, may_carry, starts_within
 from streamgauge.analytics.hops.identical_output import OutputTimes, Pair, certain_pairs
 
 MAX_PAIRS = 10_000

@@ -8,7 +8,8 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from streamgauge.analytics.hops.candidate import SQL_COLUMNS, WALL_ERROR_NS, HopCandidate, candidate
+from streamgauge.analytics.hops.candidate import SQL_COLUMNS, HopCandidate, candidate
+from streamgauge.analytics.hops.clock_offset import WALL_ERROR_NS
 from streamgauge.analytics.hops.comparison import EVENT_COLUMNS, STREAM_COLUMNS, Stall, Stream
 from streamgauge.analytics.hops.identical_output import Output
 from streamgauge.analytics.hops.matching import MAX_GROUP

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Concatenate, ParamSpec
 
-from streamgauge.ingest.capture.endpoint import Endpoint
+from streamgauge.ingest.capture.tcp_reassembly import Endpoint
 from streamgauge.ingest.facts import RouteFacts
 from streamgauge.ingest.generated_ids import uuid7
 from streamgauge.ingest.http1 import heads

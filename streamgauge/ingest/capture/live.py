@@ -13,9 +13,9 @@ import time
 from collections.abc import Sequence
 
 from streamgauge.ingest.admin import Admin
-from streamgauge.ingest.capture.connections import Connections
 from streamgauge.ingest.capture.packet_socket import BLOCKS, PacketSocket, drop_capability
 from streamgauge.ingest.capture.pcap import NOTES
+from streamgauge.ingest.capture.tcp_connections import Connections
 from streamgauge.ingest.event_loop import reduce_gc, stop_on_signals
 from streamgauge.ingest.listening import AllowedHosts, bind, join_address, split_address
 from streamgauge.ingest.metrics import CAPTURE, Report

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from streamgauge.ingest.capture.connections import Connections
 from streamgauge.ingest.capture.packet_files import PacketFile
+from streamgauge.ingest.capture.tcp_connections import Connections
 from streamgauge.ingest.capture.tcp_packets import LINK_NAMES
 from streamgauge.ingest.recording.options import RecordingOptions
 from streamgauge.ingest.recording.recorder import Recorders

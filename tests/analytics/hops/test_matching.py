@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from streamgauge.analytics.hops.candidate import ClockOffsets, HopCandidate
+from streamgauge.analytics.hops.candidate import HopCandidate
+from streamgauge.analytics.hops.clock_offset import ClockOffsets
 from streamgauge.analytics.hops.identical_output import Output
 from streamgauge.analytics.hops.matching import MAX_GROUP, Matches, SideOrder, match
 from tests.analytics.hops.gateway import MS, SECOND, Clock, Exchange, Side, exchange

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from streamgauge.ingest.capture.connections import Connections
+from streamgauge.ingest.capture.tcp_connections import Connections
 from streamgauge.ingest.capture.tcp_packets import ACK, FIN, RST, SYN
 from streamgauge.ingest.http1.upstreams import parse_upstreams
 from streamgauge.ingest.recording.recording import Recording

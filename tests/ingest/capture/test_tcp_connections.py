@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamgauge.ingest.capture import connections as module
-from streamgauge.ingest.capture.endpoint import STATES
+from streamgauge.ingest.capture import tcp_connections as module
+from streamgauge.ingest.capture.tcp_reassembly import STATES
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request
 from tests.ingest.capture.packets import MS, RAW_IP, Sent, Talk, captured, capturing
 from tests.ingest.capture.test_exchanges import BODY, GET, PARTS, PLAIN, REQUEST

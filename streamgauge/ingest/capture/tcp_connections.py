@@ -14,7 +14,9 @@ import re
 from collections import Counter
 from collections.abc import Collection
 
-from streamgauge.ingest.capture.endpoint import (
+from streamgauge.ingest.capture.exchanges import EVICTED, Exchanges
+from streamgauge.ingest.capture.tcp_packets import ACK, FIN, RST, SYN, Segment, address, opposite, tcp_segment
+from streamgauge.ingest.capture.tcp_reassembly import (
     CLOSED,
     ESTABLISHED,
     INACTIVE,
@@ -23,8 +25,6 @@ from streamgauge.ingest.capture.endpoint import (
     RESET,
     Endpoint,
 )
-from streamgauge.ingest.capture.exchanges import EVICTED, Exchanges
-from streamgauge.ingest.capture.tcp_packets import ACK, FIN, RST, SYN, Segment, address, opposite, tcp_segment
 from streamgauge.ingest.http1.heads import BadRequest, other_protocol
 from streamgauge.ingest.http1.upstreams import Upstream
 from streamgauge.ingest.listening import join_address
