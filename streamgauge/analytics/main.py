@@ -295,7 +295,7 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
     receiver = _otlp_receiver(options, store, guards)
     if receiver is not None:
         closing.callback(receiver.close)
-        hooks.append(receiver.queue)
+        hooks += receiver.queues
         health.append(receiver.health)
     read_log = _Log(options, store, hooks, stall, alerts, guards)
     closing.callback(read_log.close)
@@ -336,7 +336,7 @@ def _consume(
         parts.log.consumer.start()
         if receiver is not None:
             receiver.start()
-            log.info("receiving spans of other services at %s", receiver.url)
+            log.info("receiving OTLP at %s", receiver.url)
         parts.upkeep.start()
         parts.evaluation.start()
         parts.hop_job.start()
@@ -415,11 +415,13 @@ def _otlp_receiver(options: AnalyzeOptions, store: Store, guards: Guards) -> Otl
     if options.otlp_listen is None:
         return None
     # Imported only when used, because it imports a web server.
-    from streamgauge.analytics.intake.otlp_receiver import OtlpReceiver
+    from streamgauge.analytics.intake.otlp_receiver import OtlpReceiver, signals
+    from streamgauge.analytics.intake.received_events import event_queue
     from streamgauge.analytics.intake.received_spans import span_queue
 
+    session_key = options.client_key or load_client_key(options.data / FILE)
     return OtlpReceiver(
-        span_queue(store.cursor),
+        signals(span_queue(store.cursor), event_queue(store.cursor), session_key),
         listen=options.otlp_listen,
         token=options.otlp_token,
         allowed_hosts=options.allowed_hosts,

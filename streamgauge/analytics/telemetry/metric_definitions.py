@@ -126,8 +126,14 @@ otlp.stored                  {span}         Received spans that were committed
 otlp.doubled                 {span}         Received spans that were already stored
 otlp.refused                 {span}         Received spans that were invalid
 otlp.turned_away             {span}         Received spans rejected because the queue was full; the sender retries
-otlp.connections_late        {connection}   Connections of span senders closed at a deadline
-otlp.connections_turned_away {connection}   Connections and bodies of span senders closed for lack of room
+otlp.connections_late        {connection}   Connections of OTLP senders closed at a deadline
+otlp.connections_turned_away {connection}   Connections and bodies of OTLP senders closed for lack of room
+agent_events.received        {event}        Events of agents received over OTLP and queued
+agent_events.stored          {event}        Events of agents that were committed
+agent_events.doubled         {event}        Events of agents that were already stored
+agent_events.refused         {event}        Events of agents that were invalid
+agent_events.turned_away     {event}        Events of agents rejected because the queue was full; the sender retries
+agent_events.ignored         {item}         Log records and metrics received over OTLP that have no table
 markers.stored               {marker}       Markers that were committed
 markers.refused              {request}      Requests to store a marker that were refused
 silences.stored              {silence}      Silences of alerts that were committed

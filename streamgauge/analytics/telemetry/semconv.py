@@ -25,6 +25,17 @@ SERVER_TPOT = "gen_ai.server.time_per_output_token"
 SERVER_TPOT_BOUNDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 """Metrics of model servers, the same in both profiles. The bounds, in seconds, are those of the conventions."""
 
+OPERATION_DETAILS = "gen_ai.client.inference.operation.details"
+"""Log event with the request and the response of an operation."""
+SERVER_LATENCIES = {
+    "gen_ai.latency.time_in_queue": "queue_ns",
+    "gen_ai.latency.time_in_model_prefill": "prefill_ns",
+    "gen_ai.latency.time_in_model_decode": "decode_ns",
+    "gen_ai.latency.time_to_first_token": "ttft_ns",
+    "gen_ai.latency.e2e": "total_ns",
+}
+"""Attributes of the spans of vLLM and SGLang, in seconds → column of the view `server_timing`."""
+
 NAMESPACE = "streamgauge."
 """Prefix of names outside the conventions."""
 
