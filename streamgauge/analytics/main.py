@@ -99,6 +99,7 @@ class Ready:
     """Receiver of silences of alerts."""
     otlp: str | None
     """OTLP receiver."""
+    otlp_requires_token: bool
     store: str
     """`--store`, without a password."""
     kafka: str | None
@@ -347,6 +348,7 @@ def _consume(
             markers=endpoint.root + MARKERS_PATH if endpoint is not None else None,
             silences=endpoint.root + SILENCES_PATH if endpoint is not None else None,
             otlp=receiver.url if receiver is not None else None,
+            otlp_requires_token=options.otlp_token is not None,
             store=without_password(options.store),
             kafka=options.kafka,
             kafka_topic=options.kafka_topic,

@@ -109,8 +109,7 @@ class OtlpReceiver:
         listening.check_listener("--otlp-listen", listen, "--otlp-token", token)
         self.queues = list(dict.fromkeys(signal.queue for signal in signals))
         self._token = token
-        passed = listening.passed_sockets()
-        self._socket = passed[0] if passed else listening.bind(listen, flag="--otlp-listen")
+        self._socket = listening.bind(listen, flag="--otlp-listen")
         host, _ = listening.split_address(listen)
         self.url = f"http://{listening.join_address(host, self._socket.getsockname()[1])}"
         """The value of OTEL_EXPORTER_OTLP_ENDPOINT for senders."""

@@ -1,0 +1,117 @@
+"""The telemetry of the command of `streamgauge run`: accepted at once, and forwarded when analytics has started.
+
+An agent waits for its receiver when it exits, and analytics starts beside it. So the agent is answered before its events are stored:
+they are lost if `run` is killed. Nothing is parsed here, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from http import HTTPStatus
+from itertools import islice
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from streamgauge.ingest.listening import AllowedHosts, HostGate, bind, join_address
+
+MAX_BYTES = 16 * 2**20
+"""Of the bodies that wait. Further ones get a 503."""
+MAX_AT_ONCE = 8
+FORWARD_WITHIN_S = 10.0
+FINISH_WITHIN_S = 30.0
+"""On a busy machine analytics may still be starting."""
+POLL_S = 0.05
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_HEADERS = ("content-type", "content-encoding")
+
+
+class TelemetrySpool:
+    """Listens from the start until `finish`. Each method may be called once."""
+
+    def __init__(self, receiver: Callable[[], str | None]) -> None:
+        """`receiver`: the URL of the OTLP receiver, None while it is not ready. Raises OSError if no port is free."""
+        self._receiver = receiver
+        self._waiting: deque[tuple[str, dict[str, str], bytes]] = deque()
+        self._taken_bytes = self._sent_bytes = 0  # each of one thread
+        self._refused = 0
+        self._until_s = float("inf")
+        self._socket = bind("127.0.0.1:0")
+        self._socket.listen(128)  # what is sent before the server runs waits there
+        self.url = f"http://{join_address(*self._socket.getsockname()[:2])}"
+        app = Starlette(
+            routes=[Route("/{path:path}", self._take, methods=["POST"])],
+            middleware=[Middleware(HostGate, hosts=AllowedHosts())],
+        )
+        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=1)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
+        self._forwarder = threading.Thread(target=self._forward, daemon=True)
+        self._thread.start()
+        self._forwarder.start()
+
+    def finish(self) -> int:
+        """Stop when everything is forwarded, at the latest after `FINISH_WITHIN_S`. Returns how many requests are lost."""
+        self._server.should_exit = True  # it answers what has arrived
+        self._thread.join(FINISH_WITHIN_S)
+        self._until_s = time.monotonic() + FINISH_WITHIN_S
+        self._forwarder.join()
+        self._socket.close()
+        return len(self._waiting) + self._refused
+
+    async def _take(self, request: Request) -> Response:
+        parts = []
+        try:
+            async for part in request.stream():
+                parts.append(part)
+                if self._taken_bytes - self._sent_bytes + sum(map(len, parts)) > MAX_BYTES:
+                    return Response(status_code=503, headers={"Retry-After": "1"})
+        except ClientDisconnect:
+            return Response(status_code=400)
+        headers = {name: value for name in _HEADERS if (value := request.headers.get(name)) is not None}
+        body = b"".join(parts)
+        self._taken_bytes += len(body)
+        self._waiting.append((request.url.path, headers, body))
+        is_json = headers.get("content-type", "").startswith("application/json")
+        return Response(b"{}" if is_json else b"", media_type=headers.get("content-type"))
+
+    def _forward(self) -> None:
+        with ThreadPoolExecutor(MAX_AT_ONCE) as senders:
+            while self._thread.is_alive() or self._waiting:
+                url = self._receiver() if self._waiting else None
+                batch = list(islice(self._waiting, MAX_AT_ONCE)) if url is not None else []
+                done = list(senders.map(partial(self._send, url), batch))
+                for each, is_done in zip(batch, done, strict=True):
+                    self._waiting.popleft()
+                    if is_done:
+                        self._sent_bytes += len(each[2])
+                    else:
+                        self._waiting.append(each)
+                if not any(done):
+                    if time.monotonic() > self._until_s:
+                        return
+                    time.sleep(POLL_S)
+
+    def _send(self, url: str | None, request: tuple[str, dict[str, str], bytes]) -> bool:
+        """False: send it again later. The receiver answers after its commit."""
+        path, headers, body = request
+        try:
+            _DIRECT.open(urllib.request.Request(f"{url}{path}", body, headers), timeout=FORWARD_WITHIN_S).close()
+        except urllib.error.HTTPError as e:
+            if e.code == HTTPStatus.SERVICE_UNAVAILABLE:
+                return False
+            self._refused += 1
+        except OSError:
+            return False
+        return True
