@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from itertools import islice
+from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.applications import Starlette
@@ -33,7 +34,6 @@ FORWARD_WITHIN_S = 10.0
 FINISH_WITHIN_S = 30.0
 """On a busy machine analytics may still be starting."""
 POLL_S = 0.05
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _HEADERS = ("content-type", "content-encoding")
 
 
@@ -91,7 +91,7 @@ class TelemetrySpool:
             while self._thread.is_alive() or self._waiting:
                 url = self._receiver() if self._waiting else None
                 batch = list(islice(self._waiting, MAX_AT_ONCE)) if url is not None else []
-                done = list(senders.map(partial(self._send, url), batch))
+                done = list(senders.map(partial(self._send, str(url)), batch))
                 for each, is_done in zip(batch, done, strict=True):
                     self._waiting.popleft()
                     if is_done:
@@ -103,15 +103,15 @@ class TelemetrySpool:
                         return
                     time.sleep(POLL_S)
 
-    def _send(self, url: str | None, request: tuple[str, dict[str, str], bytes]) -> bool:
+    def _send(self, url: str, request: tuple[str, dict[str, str], bytes]) -> bool:
         """False: send it again later. The receiver answers after its commit."""
         path, headers, body = request
         try:
-            _DIRECT.open(urllib.request.Request(f"{url}{path}", body, headers), timeout=FORWARD_WITHIN_S).close()
-        except urllib.error.HTTPError as e:
-            if e.code == HTTPStatus.SERVICE_UNAVAILABLE:
-                return False
-            self._refused += 1
-        except OSError:
+            with closing(HTTPConnection(urlsplit(url).netloc, timeout=FORWARD_WITHIN_S)) as connection:
+                connection.request("POST", path, body, headers)
+                status = connection.getresponse().status
+        except (OSError, HTTPException):
             return False
-        return True
+        if status not in (HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE):
+            self._refused += 1
+        return status != HTTPStatus.SERVICE_UNAVAILABLE

@@ -105,12 +105,15 @@ class CommitQueue(CommitHook, Generic[T]):
         counters: Sequence[str],
         max_items: int,
         may_enter: Callable[[], bool] = lambda: True,
+        on_stored: Callable[[pl.DataFrame], None] = lambda rows: None,
     ) -> None:
         """`new_rows`: the rows of items that `table` does not have yet; may raise duckdb.Error.
 
         `name` and `counters`: of the metrics. `may_enter`: a further limit, asked under the lock when there is room for a batch.
+        `on_stored` gets the rows after their commit, on the consumer's thread.
         """
         self._table, self._new_rows, self._may_enter = table, new_rows, may_enter
+        self._on_stored, self._new = on_stored, pl.DataFrame()
         self.name, self._shown, self._max_items = name, counters, max_items
         self._lock = threading.Lock()
         self._batches: deque[tuple[Sequence[T], Future[bool]]] = deque()
@@ -171,12 +174,16 @@ class CommitQueue(CommitHook, Generic[T]):
             self._answer(stored=False)
             return {}
         self._outcome.update(stored=new.height, doubled=len(items) - new.height)
+        self._new = new
         return {self._table: new}
 
     def committed(self) -> None:
         """Acknowledge the items of the last `rows` call."""
+        new, self._new = self._new, pl.DataFrame()
         self.count(**self._outcome)
         self._answer(stored=True)
+        if new.height:
+            self._on_stored(new)
 
     def _answer(self, *, stored: bool) -> None:
         taken, self._taken = self._taken, []

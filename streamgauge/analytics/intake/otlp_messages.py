@@ -40,7 +40,7 @@ class Received:
 
 def parse(body: bytes, kind: type[M], *, is_json: bool) -> M:
     """An uncompressed body. Raises NotOtlp."""
-    message = kind()
+    message: M = kind()
     try:
         if is_json:
             if body.lstrip()[:1] != b"{":

@@ -22,6 +22,7 @@ from typing import Any
 
 import duckdb
 import msgspec
+import polars as pl
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -103,19 +104,20 @@ QUEUE_SPANS = 20_000
 
 
 def span_queue(
-    new_cursor: Callable[[], duckdb.DuckDBPyConnection], *, max_spans: int = QUEUE_SPANS
-) -> CommitQueue[Row]:
+    new_cursor: Callable[[], duckdb.DuckDBPyConnection], *, max_spans: int = QUEUE_SPANS,
+    on_stored: Callable[[pl.DataFrame], None] = lambda rows: None,
+) -> CommitQueue[Row]:  # fmt: skip
     """The queue of received spans. `new_cursor` returns a new connection to the store's tables."""
     counters = ("received", "stored", "doubled", "refused", "turned_away")
     return CommitQueue(
-        SPANS.name, stored_once(SPANS, new_cursor), name="otlp", counters=counters, max_items=max_spans
+        SPANS.name, stored_once(SPANS, new_cursor), name="otlp", counters=counters, max_items=max_spans, on_stored=on_stored
     )
 
 
 MAX_WORDS = 16
 
 _PATHS = frozenset({"url.path", "http.target", "http.route"})
-KEYS = _PATHS | WITHOUT_CONTENT | SERVER_LATENCIES.keys() | {
+KEYS = _PATHS | WITHOUT_CONTENT | {*SERVER_LATENCIES} | {
     "error.type", "http.method", "http.request.body.size", "http.request.method", "http.request.resend_count",
     "http.response.body.size", "http.response.status_code", "http.status_code", "net.peer.name", "net.peer.port",
     "network.protocol.name", "network.protocol.version", "rpc.grpc.status_code", "rpc.method", "rpc.service", "rpc.system",

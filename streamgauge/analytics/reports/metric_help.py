@@ -79,6 +79,7 @@ HELP: dict[str, str] = {
     "streams.",
     "hop_matched": "Requests to a gateway for which the stream to the model server is known. A stream stays unmatched if no tap "
     "observes its other side, if the gateway answered without the model server, or if several streams fit equally well.",
+    "blame_server": "Parts of the upstream's time as the server reports them, in the response or in its spans (`server_timing`).",
     "blame": "Time from t0 to the delivery of the response, by part. Upstream: the model server, and the network to it. Gateway: "
     "its time before forwarding and after the model server's end. Tap: from reading to writing. Client: sending its request, "
     "reading slowly, or receiving the rest after the end. The client of a stream behind a gateway is the gateway.",

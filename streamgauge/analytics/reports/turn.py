@@ -186,7 +186,7 @@ def _spans(query: Query, streams: Sequence[Row], began: datetime, ended: datetim
     return [(row["trace_id"], from_row(row)) for row in rows.to_dicts()]
 
 
-def _results(query: Query, requests: Sequence[Row], began: datetime, ended: datetime) -> list[Row]:
+def _results(query: Query, requests: Sequence[Row], began: datetime, ended: datetime) -> Sequence[Row]:
     """The results of tools that the agent and its subagents report."""
     agents = sorted({row["session_id"] for row in requests})
     waiting = "" if len(agents) == 1 else f"AND NOT coalesce({is_one_of('tool', SUBAGENT_TOOLS)}, FALSE)"

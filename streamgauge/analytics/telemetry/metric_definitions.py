@@ -107,6 +107,7 @@ pipeline.since_commit  s        Time since the last commit
 pipeline.loop_lag      s        Longest pause of a tap's event loop
 store.size             By       Size of the store: Parquet files and catalog
 hops.pending           {stream} Stored streams whose hops are not final
+server_spans.pending   {span}   Received spans of model servers whose stream is not found yet
 alerts.firing          {alert}  Alerts that are firing
 incident.firing        {alert}  1 for each incident of the diagnosis that is firing
 """
@@ -126,6 +127,8 @@ otlp.stored                  {span}         Received spans that were committed
 otlp.doubled                 {span}         Received spans that were already stored
 otlp.refused                 {span}         Received spans that were invalid
 otlp.turned_away             {span}         Received spans rejected because the queue was full; the sender retries
+server_spans.matched         {span}         Spans of model servers with a stream: their times are in server_stats
+server_spans.unmatched       {span}         Spans of model servers whose stream was not found in time, or that were too many
 otlp.connections_late        {connection}   Connections of OTLP senders closed at a deadline
 otlp.connections_turned_away {connection}   Connections and bodies of OTLP senders closed for lack of room
 agent_events.received        {event}        Events of agents received over OTLP and queued

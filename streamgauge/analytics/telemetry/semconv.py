@@ -27,14 +27,11 @@ SERVER_TPOT_BOUNDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0
 
 OPERATION_DETAILS = "gen_ai.client.inference.operation.details"
 """Log event with the request and the response of an operation."""
-SERVER_LATENCIES = {
-    "gen_ai.latency.time_in_queue": "queue_ns",
-    "gen_ai.latency.time_in_model_prefill": "prefill_ns",
-    "gen_ai.latency.time_in_model_decode": "decode_ns",
-    "gen_ai.latency.time_to_first_token": "ttft_ns",
-    "gen_ai.latency.e2e": "total_ns",
-}
-"""Attributes of the spans of vLLM and SGLang, in seconds → column of the view `server_timing`."""
+SERVER_LATENCIES = tuple(
+    f"gen_ai.latency.{name}"
+    for name in ("time_in_queue", "time_in_model_prefill", "time_in_model_decode", "time_to_first_token", "e2e")
+)
+"""Attributes of the spans of vLLM and SGLang, in seconds."""
 
 NAMESPACE = "streamgauge."
 """Prefix of names outside the conventions."""
