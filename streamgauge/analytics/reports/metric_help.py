@@ -44,7 +44,7 @@ HELP: dict[str, str] = {
     "A hop counts once, at the model server.",
     "cost_estimate": "Share of the cost from requests whose tokens were not all reported: they are estimated from bytes and characters, as "
     "in other requests to the model. Low and high cover 90 % of those.",
-    "cost_agent": "Cost in USD as the agent estimates it by its own prices, side calls included (`turn_events`): Claude Code. Others say none.",
+    "cost_agent": "Cost in USD as the agent estimates it, with side calls (`turn_events`). Only Claude Code reports one.",
     "cost_reported": "Cost in USD that providers report for requests with a price in USD (`reported_cost`). The difference is how much "
     "it is above the cost of the same requests by your prices: it shows an old price, a missing one, or a discount.",
     "budget_forecast": "Spent + what the rest of the period costs like the same hours of the last 28 days. In parentheses: the range for "
