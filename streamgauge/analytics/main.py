@@ -322,7 +322,19 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
         guards,
     )
     closing.callback(evaluation.close)
-    return _Parts(store, read_log, guards, upkeep, evaluation, hop_job, imports, telemetry, receiver, server_spans, health)
+    return _Parts(
+        store,
+        read_log,
+        guards,
+        upkeep,
+        evaluation,
+        hop_job,
+        imports,
+        telemetry,
+        receiver,
+        server_spans,
+        health,
+    )
 
 
 def _report_upgrade(data: Path, step: str) -> None:

@@ -47,7 +47,12 @@ def _claude_is_set(call: Call) -> bool:
     if sys.platform == "darwin":
         managed = Path("/Library/Application Support/ClaudeCode")
     own = Path(".claude")
-    files = [home / "settings.json", own / "settings.json", own / "settings.local.json", managed / "managed-settings.json"]
+    files = [
+        home / "settings.json",
+        own / "settings.json",
+        own / "settings.local.json",
+        managed / "managed-settings.json",
+    ]
     return any(
         name.startswith(_OF_CLAUDE)
         for variables in (call.environment, *(_table(file, "env") for file in files))

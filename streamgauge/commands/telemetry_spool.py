@@ -25,6 +25,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from streamgauge.ingest.guards import Guards, guarded_thread
 from streamgauge.ingest.listening import AllowedHosts, HostGate, bind, join_address
 
 MAX_BYTES = 16 * 2**20
@@ -54,21 +55,32 @@ class TelemetrySpool:
             routes=[Route("/{path:path}", self._take, methods=["POST"])],
             middleware=[Middleware(HostGate, hosts=AllowedHosts())],
         )
-        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=1)
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
-        self._forwarder = threading.Thread(target=self._forward, daemon=True)
+        self._config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=1
+        )
+        self._server = uvicorn.Server(self._config)
+        self._closing, self._done = threading.Event(), threading.Event()
+        guards = Guards()
+        self._thread = guarded_thread(guards.guard("telemetry"), self._serve, self._closing)
+        self._forwarder = guarded_thread(guards.guard("forwarding of telemetry"), self._forward, self._done)
         self._thread.start()
         self._forwarder.start()
 
     def finish(self) -> int:
         """Stop when everything is forwarded, at the latest after `FINISH_WITHIN_S`. Returns how many requests are lost."""
+        self._closing.set()
         self._server.should_exit = True  # it answers what has arrived
         self._thread.join(FINISH_WITHIN_S)
         self._until_s = time.monotonic() + FINISH_WITHIN_S
-        self._forwarder.join()
+        self._forwarder.join(2 * FINISH_WITHIN_S)
         self._socket.close()
         return len(self._waiting) + self._refused
+
+    def _serve(self) -> None:
+        self._server = uvicorn.Server(self._config)
+        self._server.should_exit = self._closing.is_set()
+        with self._socket.dup() as sock:
+            self._server.run(sockets=[sock])
 
     async def _take(self, request: Request) -> Response:
         parts = []
@@ -100,8 +112,9 @@ class TelemetrySpool:
                         self._waiting.append(each)
                 if not any(done):
                     if time.monotonic() > self._until_s:
-                        return
+                        break
                     time.sleep(POLL_S)
+        self._done.set()
 
     def _send(self, url: str, request: tuple[str, dict[str, str], bytes]) -> bool:
         """False: send it again later. The receiver answers after its commit."""

@@ -6,7 +6,8 @@ the number of results of tools.
 
     python scripted_provider.py PORT LOG FILE [COMMAND ...]
 
-FILE is what the second tool reads. With commands, the tools are these in the shell, the first also for the subagent. LOG gets a line of JSON for each request, when its answer has ended.
+FILE is what the second tool reads. With commands, the tools are these in the shell, the first also for the subagent. LOG gets a line of
+JSON for each request, when its answer has ended.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ pytestmark = pytest.mark.slow
 
 IN_NAMESPACE = f"""
 ip link set lo up || exit 1
-{sys.executable} {ROOT}/tests/agents/scripted_provider.py 4299 "$LOG" notes.txt "$T first 0 0.4 {planted("argument")}" "$T second 3 0.3" "$T third 0 0.2" &
+{sys.executable} {ROOT}/tests/agents/scripted_provider.py 4299 "$LOG" notes.txt \\
+    "$T first 0 0.4 {planted("argument")}" "$T second 3 0.3" "$T third 0 0.2" &
 until (exec 3<>/dev/tcp/127.0.0.1/4299) 2>/dev/null; do sleep 0.1; done
 if [ "$THROUGH" = up ]; then
     {sys.executable} -m streamgauge up --no-dashboard --data "$DATA" --upstream sim={PROVIDER} --price-file prices.csv \\
@@ -76,7 +77,9 @@ class Ran:
         ).to_dicts()
 
 
-@pytest.fixture(scope="module", params=[(name, through) for name in AGENTS for through in ("run", "up")], ids="-".join)
+@pytest.fixture(
+    scope="module", params=[(name, through) for name in AGENTS for through in ("run", "up")], ids="-".join
+)
 def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     name, through = request.param
     commands, home = installed_agents(), tmp_path_factory.mktemp(name)
@@ -119,7 +122,9 @@ def test_each_run_of_a_tool_has_its_event_with_time_and_success(ran: Ran) -> Non
         # To Codex and Gemini CLI, a command that exits with another code than 0 is a success: the model gets the code.
         assert event["success"] == (code == 0 or ran.name != "claude")
     assert min(late_ms) <= 50
-    print(f"{ran.name}: events end {statistics.median(late_ms):.0f} ms after the scripts (p50), {max(late_ms):.0f} ms at most")
+    print(
+        f"{ran.name}: events end {statistics.median(late_ms):.0f} ms after the scripts (p50), {max(late_ms):.0f} ms at most"
+    )
 
 
 def test_events_belong_to_the_turn_and_to_the_request_that_called_the_tool(ran: Ran) -> None:
@@ -139,7 +144,9 @@ def test_events_belong_to_the_turn_and_to_the_request_that_called_the_tool(ran: 
 
 
 def test_waterfall_of_the_turn_has_the_times_of_the_tools(ran: Ran) -> None:
-    [session] = ran.stored.query("SELECT session_id FROM sessions WHERE parent_session_id IS NULL")["session_id"]
+    [session] = ran.stored.query("SELECT session_id FROM sessions WHERE parent_session_id IS NULL")[
+        "session_id"
+    ]
     found = turn.one(ran.stored.query, session, 1)
     assert found is not None
     tools = [one for one in found.activities if one.part == TOOL and one.source == "agent"]
@@ -174,5 +181,3 @@ def test_no_word_of_a_prompt_or_of_a_tool_is_stored(ran: Ran) -> None:
     search_folder(searched, ran.data, "gemini-home")
     assert searched.found == []
     assert {"table main.agent_events", "table main.turn_events"} <= searched.sources.keys()
-
-

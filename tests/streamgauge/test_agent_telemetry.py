@@ -12,7 +12,10 @@ from streamgauge.commands.client_programs import Call
 
 URL = "http://127.0.0.1:4318"
 FILES = {
-    "claude": (".claude/settings.json", json.dumps({"env": {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://otel.example.com"}})),
+    "claude": (
+        ".claude/settings.json",
+        json.dumps({"env": {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://otel.example.com"}}),
+    ),
     "codex": (".codex/config.toml", '[otel]\nexporter = "none"\n'),
     "gemini": (".gemini/settings.json", json.dumps({"telemetry": {"enabled": False}})),
 }

@@ -29,7 +29,9 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["content-length"]))
         status = self.server.statuses.pop() if self.server.statuses else 200
         if status == 200:
-            self.server.received.append((self.path, self.headers["content-type"], self.headers["content-encoding"], body))
+            self.server.received.append(
+                (self.path, self.headers["content-type"], self.headers["content-encoding"], body)
+            )
         self.send_response(status)
         self.end_headers()
 
@@ -50,14 +52,22 @@ def receiver() -> Iterator[Receiver]:
 
 
 def post(spool: TelemetrySpool, path: str, content: object = b"abc") -> httpx.Response:
-    return httpx.post(spool.url + path, content=content, headers=PROTOBUF, timeout=DEADLINE_S, trust_env=False)  # type: ignore[arg-type]
+    return httpx.post(
+        spool.url + path, content=content, headers=PROTOBUF, timeout=DEADLINE_S, trust_env=False
+    )  # type: ignore[arg-type]
 
 
 def test_requests_are_answered_before_the_receiver_is_there_and_forwarded_then(receiver: Receiver) -> None:
     is_there = threading.Event()
-    spool = TelemetrySpool(lambda: f"http://127.0.0.1:{receiver.server_address[1]}" if is_there.is_set() else None)
+    spool = TelemetrySpool(
+        lambda: f"http://127.0.0.1:{receiver.server_address[1]}" if is_there.is_set() else None
+    )
     answer = post(spool, "/v1/logs")
-    assert (answer.status_code, answer.content, answer.headers["content-type"]) == (200, b"", "application/x-protobuf")
+    assert (answer.status_code, answer.content, answer.headers["content-type"]) == (
+        200,
+        b"",
+        "application/x-protobuf",
+    )
     assert post(spool, "/v1/metrics", iter([b"ab", b"cd"])).status_code == 200  # chunked
     assert receiver.received == []
     receiver.statuses = [503]
@@ -68,7 +78,9 @@ def test_requests_are_answered_before_the_receiver_is_there_and_forwarded_then(r
     ]  # fmt: skip
 
 
-def test_refused_requests_and_those_without_a_receiver_are_counted(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_requests_and_those_without_a_receiver_are_counted(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     receiver.statuses = [400]
     refused = TelemetrySpool(lambda: f"http://127.0.0.1:{receiver.server_address[1]}")
     post(refused, "/v1/logs")
@@ -89,6 +101,8 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_foreign_page_on_a_rebound_name_is_refused() -> None:
     spool = TelemetrySpool(lambda: None)
-    answer = httpx.post(f"{spool.url}/v1/logs", headers={"host": "evil.example"}, timeout=DEADLINE_S, trust_env=False)
+    answer = httpx.post(
+        f"{spool.url}/v1/logs", headers={"host": "evil.example"}, timeout=DEADLINE_S, trust_env=False
+    )
     assert answer.status_code == 403
     assert spool.finish() == 0

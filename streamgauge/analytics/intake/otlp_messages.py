@@ -64,4 +64,6 @@ def service(attributes: Sequence[KeyValue]) -> str:
 def scalar(value: AnyValue) -> str | int | float | bool | None:
     """A text, number or boolean. None for others."""
     kind = value.WhichOneof("value")
-    return getattr(value, kind) if kind in ("string_value", "int_value", "double_value", "bool_value") else None
+    return (
+        getattr(value, kind) if kind in ("string_value", "int_value", "double_value", "bool_value") else None
+    )

@@ -136,9 +136,7 @@ def parse_logs(body: bytes, *, is_json: bool, now_ns: int, max_items: int, sessi
     return found
 
 
-def parse_metrics(
-    body: bytes, *, is_json: bool, now_ns: int, max_items: int, session_key: bytes
-) -> Received:
+def parse_metrics(body: bytes, *, is_json: bool, now_ns: int, max_items: int, session_key: bytes) -> Received:
     """The rows of a request to `/v1/metrics`, at most `max_items`. Raises NotOtlp.
 
     Only differences are stored: a total since the start of the agent would count twice what is sent twice.
@@ -148,7 +146,10 @@ def parse_metrics(
     for resource in parse(body, ExportMetricsServiceRequest, is_json=is_json).resource_metrics:
         agent = service(resource.resource.attributes)
         for metric in (metric for scope in resource.scope_metrics for metric in scope.metrics):
-            if metric.name != EDITED_LINES or metric.sum.aggregation_temporality != AGGREGATION_TEMPORALITY_DELTA:
+            if (
+                metric.name != EDITED_LINES
+                or metric.sum.aggregation_temporality != AGGREGATION_TEMPORALITY_DELTA
+            ):
                 found.ignored += 1
                 continue
             for point in metric.sum.data_points:
@@ -166,7 +167,9 @@ def _first(values: _Values, names: tuple[str, ...]) -> Any:
 
 def _kind(values: _Values, record: LogRecord) -> str | None:
     name = values.get("event.name")
-    kind = KINDS.get(str(name)) or KINDS.get(f"{_PREFIX}{name}" if record.body.string_value.startswith(_PREFIX) else "")
+    kind = KINDS.get(str(name)) or KINDS.get(
+        f"{_PREFIX}{name}" if record.body.string_value.startswith(_PREFIX) else ""
+    )
     return None if name == "codex.sse_event" and values.get("event.kind") != _COMPLETED else kind
 
 
@@ -174,7 +177,9 @@ def _time_ns(record: LogRecord, values: _Values) -> int:
     """The time of the event. Codex has it in an attribute only, beside that of the export."""
     if not record.time_unix_nano:
         with contextlib.suppress(ValueError, OverflowError):
-            return round(datetime.fromisoformat(str(values.get("event.timestamp"))).timestamp() * 1000) * 10**6
+            return (
+                round(datetime.fromisoformat(str(values.get("event.timestamp"))).timestamp() * 1000) * 10**6
+            )
     return record.time_unix_nano or record.observed_time_unix_nano
 
 
@@ -213,7 +218,10 @@ class _Rows:
         response_id = _id(values.get(PROFILES["1.41"].response_id))
         if values.get("event.name") != OPERATION_DETAILS or response_id is None or not self._rows:
             return False
-        if self._last == (values.get("session.id"), values.get("event.timestamp")) and self._rows[-1]["kind"] == API_REQUEST:
+        if (
+            self._last == (values.get("session.id"), values.get("event.timestamp"))
+            and self._rows[-1]["kind"] == API_REQUEST
+        ):
             self._rows[-1]["response_id"] = response_id
         return True
 
@@ -221,7 +229,9 @@ class _Rows:
         names = [name for name in AGENT_EVENTS.types if name != "event_id"]
         for row in self._rows:
             values = tuple(row.get(name) for name in names)
-            event_id = hashlib.blake2b(repr(values).encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+            event_id = hashlib.blake2b(
+                repr(values).encode("utf-8", "surrogatepass"), digest_size=12
+            ).hexdigest()
             self._found.rows.append((event_id, *values))
 
 
@@ -234,5 +244,9 @@ def event_queue(
     """The queue of the events of agents. `new_cursor` returns a new connection to the store's tables."""
     counters = ("received", "stored", "doubled", "refused", "turned_away", "ignored")
     return CommitQueue(
-        AGENT_EVENTS.name, stored_once(AGENT_EVENTS, new_cursor), name=AGENT_EVENTS.name, counters=counters, max_items=max_events
+        AGENT_EVENTS.name,
+        stored_once(AGENT_EVENTS, new_cursor),
+        name=AGENT_EVENTS.name,
+        counters=counters,
+        max_items=max_events,
     )

@@ -38,6 +38,7 @@ _LONGEST_NS = 2**63 - 1
 _KINDS = ("internal", "internal", "server", "client", "producer", "consumer")
 _STATUSES = ("unset", "ok", "error")
 
+
 def parse_spans(body: bytes, *, is_json: bool, now_ns: int, max_items: int) -> Received:
     """The rows of an uncompressed request body, at most `max_items`. Raises NotOtlp."""
     found = Received()
@@ -110,7 +111,12 @@ def span_queue(
     """The queue of received spans. `new_cursor` returns a new connection to the store's tables."""
     counters = ("received", "stored", "doubled", "refused", "turned_away")
     return CommitQueue(
-        SPANS.name, stored_once(SPANS, new_cursor), name="otlp", counters=counters, max_items=max_spans, on_stored=on_stored
+        SPANS.name,
+        stored_once(SPANS, new_cursor),
+        name="otlp",
+        counters=counters,
+        max_items=max_spans,
+        on_stored=on_stored,
     )
 
 

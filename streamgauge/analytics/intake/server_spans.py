@@ -62,14 +62,20 @@ def server_spans(rows: pl.DataFrame) -> list[ServerSpan]:
     found = []
     for row in rows.filter(_IS_OF_SERVER).iter_rows(named=True):
         attributes = json.loads(row["attributes"])
-        stats = [(name.rpartition(".")[2], 1e9 * value) for name in SERVER_LATENCIES if _is_time(value := attributes.get(name))]
+        stats = [
+            (name.rpartition(".")[2], 1e9 * value)
+            for name in SERVER_LATENCIES
+            if _is_time(value := attributes.get(name))
+        ]
         if attributes.get("otel.scope.name") == CLAUDE_SCOPE:
             stats.append(("duration", row["duration_ns"]))
             if _is_time(first_s := attributes.get(PROFILES["1.41"].time_to_first_chunk)):
                 stats.append(("time_to_first_chunk", 1e9 * first_s))
         started_s, request_id = row["started_at"].timestamp(), attributes.get("anthropic.request.id")
         if stats:
-            found.append(ServerSpan(row["trace_id"], row["parent_span_id"], started_s, request_id, tuple(stats)))
+            found.append(
+                ServerSpan(row["trace_id"], row["parent_span_id"], started_s, request_id, tuple(stats))
+            )
     return found
 
 
@@ -183,7 +189,10 @@ class ServerSpanJob(CommitHook):
             if (stream_id := found.get(span)) is None:
                 self._wait([span], attempt + 1)
             elif stream_id not in known:
-                rows += [(stream_id, None, SOURCE, name, value, "ns", f"{value / 1e9:g}") for name, value in span.stats]
+                rows += [
+                    (stream_id, None, SOURCE, name, value, "ns", f"{value / 1e9:g}")
+                    for name, value in span.stats
+                ]
         with self._lock:
             self._ready += rows
             self._totals["matched"] += len(found)

@@ -91,8 +91,12 @@ def of_streams(query: Query, stream_ids: Iterable[object]) -> dict[str, Blame]:
         return {}
     parts = _parts(is_one_of("stream_id", ids), is_one_of("outer_stream_id", ids))
     names = ", ".join(f"{name}_ns" for name in SERVER_PARTS)
-    timing = query(f"SELECT stream_id, {names} FROM server_timing WHERE {is_one_of('stream_id', ids)} LIMIT {len(ids)}")
-    reported = {str(stream_id): dict(zip(SERVER_PARTS, values, strict=True)) for stream_id, *values in timing.rows()}
+    timing = query(
+        f"SELECT stream_id, {names} FROM server_timing WHERE {is_one_of('stream_id', ids)} LIMIT {len(ids)}"
+    )
+    reported = {
+        str(stream_id): dict(zip(SERVER_PARTS, values, strict=True)) for stream_id, *values in timing.rows()
+    }
     found = {}
     for row in query(f"SELECT * FROM {parts} LIMIT {len(ids)}").to_dicts():
         first, whole = (
@@ -100,6 +104,10 @@ def of_streams(query: Query, stream_ids: Iterable[object]) -> dict[str, Blame]:
             for prefix in ("first_", "")
         )
         known = {"upstream", "tap", "client"} <= whole.keys()
-        server = {name: value for name, value in reported.get(str(row["stream_id"]), {}).items() if value is not None}
+        server = {
+            name: value
+            for name, value in reported.get(str(row["stream_id"]), {}).items()
+            if value is not None
+        }
         found[str(row["stream_id"])] = Blame(first, whole if known else {}, server)
     return found

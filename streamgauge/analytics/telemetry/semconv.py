@@ -29,7 +29,13 @@ OPERATION_DETAILS = "gen_ai.client.inference.operation.details"
 """Log event with the request and the response of an operation."""
 SERVER_LATENCIES = tuple(
     f"gen_ai.latency.{name}"
-    for name in ("time_in_queue", "time_in_model_prefill", "time_in_model_decode", "time_to_first_token", "e2e")
+    for name in (
+        "time_in_queue",
+        "time_in_model_prefill",
+        "time_in_model_decode",
+        "time_to_first_token",
+        "e2e",
+    )
 )
 """Attributes of the spans of vLLM and SGLang, in seconds."""
 

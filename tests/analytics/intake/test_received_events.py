@@ -17,7 +17,11 @@ from tests.analytics.intake.test_received_spans import NOW, SECRET, attribute
 KEY = b"k" * 32
 SESSION = "78684063-cdf6-4bdb-aa81-15a7dc815e2d"
 CLAUDE = {"session.id": SESSION, "user.id": SECRET, "event.sequence": 5, "prompt.id": "e60ff5ea"}
-CODEX = {"conversation.id": SESSION, "event.timestamp": "2026-11-30T17:18:59.207Z", "originator": "codex_exec"}
+CODEX = {
+    "conversation.id": SESSION,
+    "event.timestamp": "2026-11-30T17:18:59.207Z",
+    "originator": "codex_exec",
+}
 GEMINI = {"session.id": SESSION, "prompt_id": "bccb4b7d#0", "event.timestamp": "2026-11-30T17:19:15.623Z"}
 CODEX_NS = 1_796_059_139_207_000_000
 
@@ -32,9 +36,13 @@ def claude(name: str, **attributes: Any) -> dict[str, Any]:
 
 
 def read(*records: dict[str, Any], service: str = "claude-code", max_items: int = 100) -> Received:
-    resource = {"attributes": [attribute("service.name", service), attribute("process.command_args", [SECRET])]}
+    resource = {
+        "attributes": [attribute("service.name", service), attribute("process.command_args", [SECRET])]
+    }
     body = {"resourceLogs": [{"resource": resource, "scopeLogs": [{"logRecords": list(records)}]}]}
-    return parse_logs(json.dumps(body).encode(), is_json=True, now_ns=CODEX_NS, max_items=max_items, session_key=KEY)
+    return parse_logs(
+        json.dumps(body).encode(), is_json=True, now_ns=CODEX_NS, max_items=max_items, session_key=KEY
+    )
 
 
 def rows(*records: dict[str, Any], service: str = "claude-code") -> list[dict[str, Any]]:
@@ -48,7 +56,7 @@ def rows(*records: dict[str, Any], service: str = "claude-code") -> list[dict[st
 def test_events_of_claude_code() -> None:
     found = rows(
         claude("tool_result", tool_name="Bash", tool_use_id="toolu_1", success="true", duration_ms="503", tool_parameters=SECRET),
-        claude("tool_decision", tool_name="Bash", tool_use_id="toolu_1", decision="reject", source="user_temporary"),
+        claude("tool_decision", tool_name="Bash", tool_use_id="toolu_1", decision="reject", source="user_reject"),
         claude(
             "api_request", model="claude-opus-4-8", input_tokens="14", cache_read_tokens="1000", cache_creation_tokens="7",
             output_tokens="26", cost_usd=0.00572, duration_ms="128", request_id="req_011",
@@ -59,7 +67,7 @@ def test_events_of_claude_code() -> None:
     prompt = {"prompt_id": "e60ff5ea"}
     assert found == [
         {"kind": "tool_result", "tool": "Bash", "call_id": "toolu_1", "success": True, "duration_ns": 503_000_000, **prompt},
-        {"kind": "tool_decision", "tool": "Bash", "call_id": "toolu_1", "decision": "reject", "decision_source": "user_temporary", **prompt},
+        {"kind": "tool_decision", "tool": "Bash", "call_id": "toolu_1", "decision": "reject", "decision_source": "user_reject", **prompt},
         {
             "kind": "api_request", "model": "claude-opus-4-8", "input_tokens": 1021, "output_tokens": 26, "cost": 0.00572,
             "duration_ns": 128_000_000, "request_id": "req_011", **prompt,
@@ -74,14 +82,33 @@ def test_events_of_codex_have_the_time_in_an_attribute() -> None:
         return record(at_ns=0, **{"event.name": f"codex.{name}"}, **CODEX, model="gpt-6.2-sol", **attributes)
 
     sent = [
-        codex("tool_result", tool_name="exec", call_id="call_3", success="false", duration_ms="490", arguments=SECRET, output=SECRET),
-        codex("sse_event", **{"event.kind": "response.completed"}, input_token_count="1028", output_token_count="32"),
+        codex(
+            "tool_result",
+            tool_name="exec",
+            call_id="call_3",
+            success="false",
+            duration_ms="490",
+            arguments=SECRET,
+            output=SECRET,
+        ),
+        codex(
+            "sse_event",
+            **{"event.kind": "response.completed"},
+            input_token_count="1028",
+            output_token_count="32",
+        ),
         codex("sse_event", **{"event.kind": "response.created"}),
         codex("user_prompt", prompt=SECRET),
     ]
     found = rows(*sent, service="codex_exec")
     assert found == [
-        {"kind": "tool_result", "tool": "exec", "call_id": "call_3", "success": False, "duration_ns": 490_000_000},
+        {
+            "kind": "tool_result",
+            "tool": "exec",
+            "call_id": "call_3",
+            "success": False,
+            "duration_ns": 490_000_000,
+        },
         {"kind": "api_request", "model": "gpt-6.2-sol", "input_tokens": 1028, "output_tokens": 32},
     ]
     received = read(*sent)
@@ -95,7 +122,10 @@ def test_events_of_gemini_cli_have_the_id_of_the_response() -> None:
 
     details = "gen_ai.client.inference.operation.details"
     found = rows(
-        gemini("gemini_cli.tool_call", function_name="run_shell_command", function_args=SECRET, success=True, duration_ms=464, decision="accept"),
+        gemini(
+            "gemini_cli.tool_call", function_name="run_shell_command", function_args=SECRET, success=True, duration_ms=464,
+            decision="accept",
+        ),
         gemini("gemini_cli.api_response", model="g", input_token_count=10, output_token_count=3, thoughts_token_count=4, duration_ms=88),
         gemini(details, **{"gen_ai.response.id": "r4", "gen_ai.output.messages": SECRET}),
         gemini(details, **{"gen_ai.response.id": "of another", "event.timestamp": "2026-11-30T17:19:16.000Z"}),

@@ -33,7 +33,9 @@ VLLM = {
 }  # fmt: skip
 
 
-def span(number: int, parent: int, *, trace: int = 1, seconds: float = 0.5, kind: int = 2, **attributes: Any) -> dict[str, Any]:
+def span(
+    number: int, parent: int, *, trace: int = 1, seconds: float = 0.5, kind: int = 2, **attributes: Any
+) -> dict[str, Any]:
     return {
         "traceId": f"{trace:032x}", "spanId": f"{number:016x}", "parentSpanId": f"{parent:016x}", "name": "llm_request",
         "kind": kind, "startTimeUnixNano": str(T0_WALL_NS), "endTimeUnixNano": str(T0_WALL_NS + round(seconds * S)),
@@ -78,7 +80,9 @@ class Receiver:
 
     def until(self, **counted: int) -> None:
         """Wait for these counters, and commit what the job has found."""
-        until(lambda: all(self.job.health()[f"server_spans.{k}"] == n for k, n in counted.items()), str(counted))
+        until(
+            lambda: all(self.job.health()[f"server_spans.{k}"] == n for k, n in counted.items()), str(counted)
+        )
         self.commit()
 
 
@@ -97,17 +101,26 @@ def timing(store: Store, columns: str) -> list[tuple[Any, ...]]:
 def test_times_of_vllm_are_those_of_its_parent(receiver: Receiver) -> None:
     receiver.receive(vllm(0xA, parent=1))
     receiver.until(matched=1, pending=0)
-    assert timing(receiver.store, "stream_id::VARCHAR, source, queue_ns, prefill_ns, decode_ns, ttft_ns, total_ns") == [
-        (stream_id(1), "span", 125 * MS, 50 * MS, 200 * MS, 187_500_000, 500 * MS)
-    ]
+    assert timing(
+        receiver.store, "stream_id::VARCHAR, source, queue_ns, prefill_ns, decode_ns, ttft_ns, total_ns"
+    ) == [(stream_id(1), "span", 125 * MS, 50 * MS, 200 * MS, 187_500_000, 500 * MS)]
     [found] = blame.of_streams(lambda sql: receiver.store.cursor().execute(sql).pl(), [stream_id(1)]).values()
     assert found.server == {"queue": 125 * MS, "prefill": 50 * MS, "decode": 200 * MS}
-    assert found.server_text(TTFT_NS) == "Queue at the server 125 ms of 200 ms to the first token, prefill 50.0 ms"
+    assert (
+        found.server_text(TTFT_NS)
+        == "Queue at the server 125 ms of 200 ms to the first token, prefill 50.0 ms"
+    )
 
 
 def test_times_of_sglang_have_no_queue(receiver: Receiver) -> None:
     """Its root span has the time to the first token, and a prefill that begins when the scheduler has the request."""
-    receiver.receive(span(0xA, 1, **{"gen_ai.latency.time_to_first_token": 0.18, "gen_ai.latency.time_in_model_prefill": 0.16}))
+    receiver.receive(
+        span(
+            0xA,
+            1,
+            **{"gen_ai.latency.time_to_first_token": 0.18, "gen_ai.latency.time_in_model_prefill": 0.16},
+        )
+    )
     receiver.until(matched=1)
     assert timing(receiver.store, "queue_ns, prefill_ns, ttft_ns") == [(None, 160 * MS, 180 * MS)]
 
@@ -121,7 +134,11 @@ def test_request_of_the_claude_api_has_its_duration_and_tokens_count_once(receiv
     tokens = "SELECT sum(input_tokens), sum(output_tokens) FROM streams"
     before = ask(receiver.store, tokens), ask(receiver.store, tokens.replace("streams", "spend"))
     receiver.receive(claude(0xB, 0xFF, kind=3), scope="com.anthropic.sdk.python")
-    receiver.receive(claude(0xA, 1, seconds=0.31), span(0xC, 0xA, kind=1, seconds=0.3), scope="com.anthropic.claude-platform")
+    receiver.receive(
+        claude(0xA, 1, seconds=0.31),
+        span(0xC, 0xA, kind=1, seconds=0.3),
+        scope="com.anthropic.claude-platform",
+    )
     receiver.until(matched=1, pending=0)
     assert timing(receiver.store, "source, ttft_ns, total_ns") == [("span", None, 310 * MS)]
     assert (ask(receiver.store, tokens), ask(receiver.store, tokens.replace("streams", "spend"))) == before
@@ -135,13 +152,19 @@ def test_span_belongs_to_the_nearest_stream_above(receiver: Receiver) -> None:
 
 
 def test_span_without_a_trace_of_ours_is_found_by_its_request_id(receiver: Receiver) -> None:
-    receiver.store.cursor().execute(f"UPDATE streams SET request_id = 'req_1' WHERE stream_id = '{stream_id(1)}'")
-    receiver.receive(claude(0xA, 0, trace=9, **{"anthropic.request.id": "req_1"}), scope="com.anthropic.claude-platform")
+    receiver.store.cursor().execute(
+        f"UPDATE streams SET request_id = 'req_1' WHERE stream_id = '{stream_id(1)}'"
+    )
+    receiver.receive(
+        claude(0xA, 0, trace=9, **{"anthropic.request.id": "req_1"}), scope="com.anthropic.claude-platform"
+    )
     receiver.until(matched=1)
     assert timing(receiver.store, "stream_id::VARCHAR") == [(stream_id(1),)]
 
 
-def test_span_that_comes_before_its_stream_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_span_that_comes_before_its_stream_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server_spans, "ROUND_S", 0.01)
     store = new_store(tmp_path)
     made = Receiver(store, attempts=5000)
@@ -156,7 +179,9 @@ def test_span_that_comes_before_its_stream_waits_for_it(tmp_path: Path, monkeypa
     store.close()
 
 
-def test_restart_looks_up_what_is_left_and_stores_nothing_twice(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restart_looks_up_what_is_left_and_stores_nothing_twice(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server_spans, "ROUND_S", 0.01)
     monkeypatch.setattr(server_spans, "LOOK_BACK_S", 10.0**9)
     killed = Receiver(store, started=False)
@@ -170,12 +195,18 @@ def test_restart_looks_up_what_is_left_and_stores_nothing_twice(store: Store, mo
     killed.job.close()
 
 
-def test_spans_without_a_stream_are_bounded_and_counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_without_a_stream_are_bounded_and_counted(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server_spans, "ROUND_S", 0.01)
     monkeypatch.setattr(server_spans, "MAX_PENDING", 50)
     made = Receiver(store, started=False)
     made.receive(*(vllm(100 + n, parent=5, trace=5) for n in range(60)))
-    assert made.job.health() == {"server_spans.pending": 50, "server_spans.matched": 0, "server_spans.unmatched": 10}
+    assert made.job.health() == {
+        "server_spans.pending": 50,
+        "server_spans.matched": 0,
+        "server_spans.unmatched": 10,
+    }
     made.job.start()
     made.until(unmatched=60, pending=0, matched=0)
     assert ask(store, "SELECT count(*) FROM spans WHERE trace_id = ?", [f"{5:032x}"]) == [(60,)]
@@ -183,6 +214,8 @@ def test_spans_without_a_stream_are_bounded_and_counted(store: Store, monkeypatc
 
 
 def test_other_spans_are_not_looked_up(receiver: Receiver) -> None:
-    receiver.receive(span(0xA, 1, **{"gen_ai.usage.input_tokens": 7}), span(0xB, 1, **{"gen_ai.latency.e2e": -1.0}))
+    receiver.receive(
+        span(0xA, 1, **{"gen_ai.usage.input_tokens": 7}), span(0xB, 1, **{"gen_ai.latency.e2e": -1.0})
+    )
     receiver.receive(span(0xC, 0xA, kind=1), scope="com.anthropic.claude-platform")
     assert receiver.job.health()["server_spans.pending"] == 0
