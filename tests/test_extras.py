@@ -26,9 +26,12 @@ FOLDERS = {
     "analytics": ("analytics",),
     "analytics/decoding": (),  # ship decodes bodies to redact them
     "analytics/intake/connection_limits.py": ("otlp",),
+    "analytics/intake/otlp_messages.py": ("otlp",),
     "analytics/intake/otlp_receiver.py": ("otlp",),
+    "analytics/intake/received_events.py": ("otlp",),
     "analytics/intake/received_spans.py": ("otlp",),
     "analytics/telemetry/otlp_export.py": ("otlp",),
+    "commands/telemetry_spool.py": ("otlp",),
     "dashboard": ("dashboard",),
     "": ("analytics",),
     "simulator": (),

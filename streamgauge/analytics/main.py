@@ -35,6 +35,7 @@ from streamgauge.analytics.intake.posted_items import (
     parse_marker,
     parse_silence,
 )
+from streamgauge.analytics.intake.server_spans import ServerSpanJob
 from streamgauge.analytics.intake.store_endpoint import StoreEndpoint, item_queue
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.prompts import Prompts
@@ -99,6 +100,7 @@ class Ready:
     """Receiver of silences of alerts."""
     otlp: str | None
     """OTLP receiver."""
+    otlp_requires_token: bool
     store: str
     """`--store`, without a password."""
     kafka: str | None
@@ -228,6 +230,7 @@ class _Parts:
     imports: ImportJob
     telemetry: Telemetry
     receiver: OtlpReceiver | None
+    server_spans: ServerSpanJob | None
     health: Sequence[Callable[[], Mapping[str, float]]]
     """Gauges and totals of the parts without a public method here."""
 
@@ -292,11 +295,12 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
     health: list[Callable[[], Mapping[str, float]]] = [
         part.health for part in (alerts, hop_job, markers, silences, exporters, query_server)
     ]
-    receiver = _otlp_receiver(options, store, guards)
-    if receiver is not None:
+    receiver, server_spans = _otlp_receiver(options, store, guards)
+    if receiver is not None and server_spans is not None:
+        closing.callback(server_spans.close)
         closing.callback(receiver.close)
-        hooks.append(receiver.queue)
-        health.append(receiver.health)
+        hooks += [*receiver.queues, server_spans]
+        health += [receiver.health, server_spans.health]
     read_log = _Log(options, store, hooks, stall, alerts, guards)
     closing.callback(read_log.close)
     upkeep = Upkeep(
@@ -318,7 +322,19 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
         guards,
     )
     closing.callback(evaluation.close)
-    return _Parts(store, read_log, guards, upkeep, evaluation, hop_job, imports, telemetry, receiver, health)
+    return _Parts(
+        store,
+        read_log,
+        guards,
+        upkeep,
+        evaluation,
+        hop_job,
+        imports,
+        telemetry,
+        receiver,
+        server_spans,
+        health,
+    )
 
 
 def _report_upgrade(data: Path, step: str) -> None:
@@ -334,9 +350,10 @@ def _consume(
     try:
         all_dialects()  # import them before the first stream needs them
         parts.log.consumer.start()
-        if receiver is not None:
+        if receiver is not None and parts.server_spans is not None:
             receiver.start()
-            log.info("receiving spans of other services at %s", receiver.url)
+            parts.server_spans.start()
+            log.info("receiving OTLP at %s", receiver.url)
         parts.upkeep.start()
         parts.evaluation.start()
         parts.hop_job.start()
@@ -347,6 +364,7 @@ def _consume(
             markers=endpoint.root + MARKERS_PATH if endpoint is not None else None,
             silences=endpoint.root + SILENCES_PATH if endpoint is not None else None,
             otlp=receiver.url if receiver is not None else None,
+            otlp_requires_token=options.otlp_token is not None,
             store=without_password(options.store),
             kafka=options.kafka,
             kafka_topic=options.kafka_topic,
@@ -411,20 +429,26 @@ def _dashboard_url(data: Path) -> str | None:
     return url.partition("?")[0] if isinstance(url, str) else None
 
 
-def _otlp_receiver(options: AnalyzeOptions, store: Store, guards: Guards) -> OtlpReceiver | None:
+def _otlp_receiver(
+    options: AnalyzeOptions, store: Store, guards: Guards
+) -> tuple[OtlpReceiver | None, ServerSpanJob | None]:
     if options.otlp_listen is None:
-        return None
+        return None, None
     # Imported only when used, because it imports a web server.
-    from streamgauge.analytics.intake.otlp_receiver import OtlpReceiver
+    from streamgauge.analytics.intake.otlp_receiver import OtlpReceiver, signals
+    from streamgauge.analytics.intake.received_events import event_queue
     from streamgauge.analytics.intake.received_spans import span_queue
 
-    return OtlpReceiver(
-        span_queue(store.cursor),
+    session_key = options.client_key or load_client_key(options.data / FILE)
+    job = ServerSpanJob(store, guards)
+    receiver = OtlpReceiver(
+        signals(span_queue(store.cursor, on_stored=job.add), event_queue(store.cursor), session_key),
         listen=options.otlp_listen,
         token=options.otlp_token,
         allowed_hosts=options.allowed_hosts,
         guards=guards,
     )
+    return receiver, job
 
 
 def _reader(options: AnalyzeOptions, store: Store) -> LogReader:

@@ -57,6 +57,10 @@ def _lines(query: Query, selection: Selection) -> list[str]:
         rest = f", {count(row['estimated'])} without reported tokens: estimated" if row["estimated"] else ""
         priced = f"{_requests(row['requests'])} with a price{rest}"
         lines.append(("cost", f"{row['cost']:.4f} {row['currency']} ({priced})"))
+    lines += [
+        ("agent cost", f"{row['cost']:.4f} USD ({_requests(row['requests'])}, as {row['agent']} estimates)")
+        for row in run_summary.cost_of_agents(query, selection).to_dicts()
+    ]
     width = max(len(name) for name, _ in lines)
     return [f"  {name:<{width}}  {text}" for name, text in lines]
 

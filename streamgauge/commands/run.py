@@ -18,8 +18,9 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 import cloup
@@ -28,12 +29,16 @@ from streamgauge.analytics.extras import require
 from streamgauge.analytics.reports.formatting import duration, plural
 from streamgauge.analytics.storage.data_folder_lock import RUN, UP, lock_data_folder
 from streamgauge.analytics.storage.location import SQLITE, locate
+from streamgauge.commands import agent_telemetry
 from streamgauge.commands.background import POLL_S, Background, own_command
 from streamgauge.commands.client_programs import Call, Routes
 from streamgauge.ingest.http1.upstreams import NAME, parse_upstream, parse_upstreams
 from streamgauge.ingest.listening import bind, join_address
 from streamgauge.ingest.ready_file import read_of_running
 from streamgauge.settings.values import Address
+
+if TYPE_CHECKING:
+    from streamgauge.commands.telemetry_spool import TelemetrySpool
 
 NOT_EXECUTABLE, NOT_FOUND, BY_SIGNAL = 126, 127, 128
 """Exit codes of a shell: the command cannot be run, does not exist, was ended by a signal (plus its number)."""
@@ -151,6 +156,7 @@ class Run:
         self._ended = threading.Event()
         self._opened_before = 0
         self._lock: IO[str] | None = None
+        self._spool: TelemetrySpool | None = None
 
     def run(self) -> int:
         """Returns the exit code of the command. Raises OSError or ValueError, with one line, if the tap cannot start."""
@@ -159,6 +165,8 @@ class Run:
             try:
                 tap, routes = self._running_tap() if self._join else self._start()
                 call = routes.point([self._program, *self._command[1:]], tap, self._data)
+                if Path(self._program).name in agent_telemetry.AGENTS and (receiver := self._receiver()):
+                    agent_telemetry.switch_on(call, receiver)
                 for note in call.notes:
                     say(note)
                 self._opened_before = opened_streams(self._data)
@@ -182,6 +190,19 @@ class Run:
         # The tap adds the paths of its upstreams itself.
         upstreams = [replace(parse_upstream(text), base_path="") for text in tap["upstreams"]]
         return str(tap["listen"]), Routes(self._given or upstreams, os.environ)
+
+    def _receiver(self) -> str | None:
+        """The URL for the telemetry of the command. None: it cannot be received."""
+        analyze = self._data / "run" / "analyze.json"
+        if self._join:
+            running = read_of_running(analyze) or {}
+            return None if running.get("otlp_requires_token") else running.get("otlp")
+        if find_spec("uvicorn") is None:
+            return None
+        from streamgauge.commands.telemetry_spool import TelemetrySpool
+
+        self._spool = TelemetrySpool(lambda: (read_of_running(analyze) or {}).get("otlp"))
+        return self._spool.url
 
     def _start(self) -> tuple[str, Routes]:
         routes = Routes(self._given, os.environ)
@@ -238,7 +259,8 @@ class Run:
         """Start analytics, import what the summary needs, then start the dashboard, which would delay both."""
         if not self._join:
             prices = ["--price-file", str(self._price_file)] if self._price_file is not None else []
-            self._spawn("analyze", "--metrics", ANY_PORT, *prices)
+            otlp = ["--otlp-listen", ANY_PORT] if self._spool is not None else []
+            self._spawn("analyze", "--metrics", ANY_PORT, *prices, *otlp)
         for module in SUMMARY_MODULES:
             if not self._ended.is_set():
                 importlib.import_module(module)
@@ -258,6 +280,8 @@ class Run:
         from streamgauge.commands.request_summary import Summary, summarize
 
         code: int | None = 0
+        if self._spool is not None and (unsent := self._spool.finish()):
+            say(f"  telemetry  {unsent:,} {plural(unsent, 'request')} of the agent not stored")
         if not self._join:
             spent_s = time.monotonic() - ended_s
             code = self._background.stopped("analyze", STORE_S - spent_s, MOST_STORE_S)

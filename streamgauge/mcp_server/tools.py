@@ -232,8 +232,10 @@ class Tools:
 
     def _finished(self, stream_id: UUID, row: Mapping[str, Any]) -> Stream:
         stalls = one_stream.stalls(self._query, stream_id, most=MAX_STALLS).drop("stream_id")
-        blamed = blame.of_streams(self._query, [stream_id]).get(str(stream_id), blame.Blame({}, {}))
+        blamed = blame.of_streams(self._query, [stream_id]).get(str(stream_id), blame.Blame({}, {}, {}))
         waited = {"first_token_ns": dict(blamed.first_token), "whole_stream_ns": dict(blamed.whole)}
+        if blamed.server:
+            waited["server_ns"] = dict(blamed.server)
         text = None
         if any(row.get(name) for name in CONTENT):
             columns = ", ".join(CONTENT)

@@ -4,9 +4,10 @@ It shares no code with Streamgauge. A conversation of the agent gets calls of a 
 subagent where the agent has one, then text. A request without tools gets text. The state of a conversation is what its request says:
 the number of results of tools.
 
-    python scripted_provider.py PORT LOG FILE
+    python scripted_provider.py PORT LOG FILE [COMMAND ...]
 
-FILE is what the second tool reads. LOG gets a line of JSON for each request, when its answer has ended.
+FILE is what the second tool reads. With commands, the tools are these in the shell, the first also for the subagent. LOG gets a line of
+JSON for each request, when its answer has ended.
 """
 
 from __future__ import annotations
@@ -110,8 +111,10 @@ def answer_to(asked: Asked) -> Answer:
     reader = _named(asked.tools, READERS) or shell
     subagent = _named(asked.tools, SUBAGENTS) if asked.conversation == "main" else None
     waiter = _named(asked.tools, WAITERS) if subagent == "spawn_agent" else None
-    steps: list[Answer] = [_call(asked, shell, f"sleep {SLEEP_S}; cat notes.txt; : {planted('argument')}")]
-    if asked.conversation == "main":
+    commands = sys.argv[4:] or [f"sleep {SLEEP_S}; cat notes.txt; : {planted('argument')}"]
+    of_agent = commands if asked.conversation == "main" else commands[:1]
+    steps: list[Answer] = [_call(asked, shell, command) for command in of_agent]
+    if asked.conversation == "main" and not sys.argv[4:]:
         steps.append(_call(asked, reader, "cat notes.txt"))
     if subagent:
         steps.append(_call(asked, subagent, f"{SUBTASK}: run one command"))

@@ -14,13 +14,16 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Generic, TypeVar
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
 
 import duckdb
 import polars as pl
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.commit_hook import CommitHook
+from streamgauge.analytics.schema.frames import frame_of_rows
+from streamgauge.analytics.schema.tables import Table
 from streamgauge.analytics.storage.database import message_without_values
 from streamgauge.ingest.listening import has_token
 
@@ -30,7 +33,33 @@ STORE_WITHIN_S = 8.0
 """Below the ten seconds after which OTLP exporters give up, so they receive the 503 and its Retry-After."""
 RETRY_AFTER_S = 1
 
+NEAR = timedelta(minutes=1)
+
 T = TypeVar("T")
+
+
+def stored_once(
+    table: Table, new_cursor: Callable[[], duckdb.DuckDBPyConnection]
+) -> Callable[[list[tuple[Any, ...]]], pl.DataFrame]:
+    """`new_rows` for rows of a table with a key: those whose key the store does not have within `NEAR` of them.
+
+    `new_cursor` returns a new connection to the store's tables.
+    """
+    key, at = table.key.split(", "), str(table.time_column)
+
+    def new_rows(items: list[tuple[Any, ...]]) -> pl.DataFrame:
+        received = frame_of_rows(table, items).unique(key, keep="last", maintain_order=True)
+        first, last = received[at].min(), received[at].max()
+        with new_cursor() as cursor:
+            cursor.register("received", received.select(key))
+            # Only keys near in time are compared. Without the condition, every commit would read all stored keys.
+            stored = cursor.execute(
+                f"SELECT {table.key} FROM {table.name} SEMI JOIN received USING ({table.key}) WHERE {at} BETWEEN ? AND ?",
+                [first - NEAR, last + NEAR],  # type: ignore[operator]
+            ).pl()
+        return received.join(stored, on=key, how="anti") if stored.height else received
+
+    return new_rows
 
 
 class Refused(Exception):
@@ -76,12 +105,15 @@ class CommitQueue(CommitHook, Generic[T]):
         counters: Sequence[str],
         max_items: int,
         may_enter: Callable[[], bool] = lambda: True,
+        on_stored: Callable[[pl.DataFrame], None] = lambda rows: None,
     ) -> None:
         """`new_rows`: the rows of items that `table` does not have yet; may raise duckdb.Error.
 
         `name` and `counters`: of the metrics. `may_enter`: a further limit, asked under the lock when there is room for a batch.
+        `on_stored` gets the rows after their commit, on the consumer's thread.
         """
         self._table, self._new_rows, self._may_enter = table, new_rows, may_enter
+        self._on_stored, self._new = on_stored, pl.DataFrame()
         self.name, self._shown, self._max_items = name, counters, max_items
         self._lock = threading.Lock()
         self._batches: deque[tuple[Sequence[T], Future[bool]]] = deque()
@@ -142,12 +174,16 @@ class CommitQueue(CommitHook, Generic[T]):
             self._answer(stored=False)
             return {}
         self._outcome.update(stored=new.height, doubled=len(items) - new.height)
+        self._new = new
         return {self._table: new}
 
     def committed(self) -> None:
         """Acknowledge the items of the last `rows` call."""
+        new, self._new = self._new, pl.DataFrame()
         self.count(**self._outcome)
         self._answer(stored=True)
+        if new.height:
+            self._on_stored(new)
 
     def _answer(self, *, stored: bool) -> None:
         taken, self._taken = self._taken, []

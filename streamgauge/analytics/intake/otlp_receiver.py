@@ -1,7 +1,7 @@
-"""OTLP/HTTP trace receiver: `POST /v1/traces` with protobuf or JSON, gzip or identity, as the OTLP specification defines it.
+"""OTLP/HTTP receiver: `POST /v1/traces`, `/v1/logs` and `/v1/metrics` with protobuf or JSON, gzip or identity, whole or chunked.
 
 Rules
-1. 200 means stored (`streamgauge.analytics.intake.commit_queue`). Invalid spans are reported as a partial success, so senders do
+1. 200 means stored (`streamgauge.analytics.intake.commit_queue`). Invalid items are reported as a partial success, so senders do
    not repeat them. If the queue is full or the commit takes too long, the response is 503 with Retry-After, and senders
    retry.
 2. There are limits on body size, decompressed size and the queue, and those of `streamgauge.analytics.intake.connection_limits`.
@@ -18,12 +18,17 @@ import logging
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import uvicorn
 from google.protobuf import json_format
 from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -39,18 +44,19 @@ from streamgauge.analytics.intake.commit_queue import (
     check_type,
 )
 from streamgauge.analytics.intake.connection_limits import AddressSlots, ReceiverLimits
-from streamgauge.analytics.intake.received_spans import NotOtlp, ParsedSpans, Row, parse_spans
+from streamgauge.analytics.intake.otlp_messages import NotOtlp, Received, Row
+from streamgauge.analytics.intake.received_events import parse_logs, parse_metrics
+from streamgauge.analytics.intake.received_spans import parse_spans
 from streamgauge.ingest import listening
 from streamgauge.ingest.guards import Guard, Guards, guarded_thread
 
 log = logging.getLogger(__name__)
 
-PATH = "/v1/traces"
 MAX_BODY_BYTES = 8 * 2**20
 MAX_DECOMPRESSED_BYTES = 32 * 2**20
 MAX_JSON_BYTES = 4 * 2**20
 """JSON takes thirty times longer to parse than protobuf: about half a second at this size."""
-MAX_SPANS = 10_000
+MAX_ITEMS = 10_000
 """Per request. A collector's default batch has 8,192."""
 MAX_DECODING = 4
 """Bodies decoded at the same time."""
@@ -64,12 +70,35 @@ _CODES = {400: 3, 401: 16, 413: 11, 415: 3, 503: 14}
 """HTTP status → code of google.rpc.Status."""
 
 
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """One kind of requests."""
+
+    path: str
+    parse: Callable[..., Received]
+    """As `parse_spans`."""
+    queue: CommitQueue[Row]
+    answer: Callable[[], Any]
+    """Its message has the number of rejected items under the name `rejected`."""
+    rejected: str
+
+
+def signals(spans: CommitQueue[Row], events: CommitQueue[Row], session_key: bytes) -> list[Signal]:
+    """Spans, and log records and metrics of agents. `session_key`: of the hashes of sessions."""
+    logs, metrics = (partial(parse, session_key=session_key) for parse in (parse_logs, parse_metrics))
+    return [
+        Signal("/v1/traces", parse_spans, spans, ExportTraceServiceResponse, "rejected_spans"),
+        Signal("/v1/logs", logs, events, ExportLogsServiceResponse, "rejected_log_records"),
+        Signal("/v1/metrics", metrics, events, ExportMetricsServiceResponse, "rejected_data_points"),
+    ]
+
+
 class OtlpReceiver:
     """The HTTP server. It runs on its own thread between `start` and `close`."""
 
     def __init__(
         self,
-        queue: CommitQueue[Row],
+        signals: Sequence[Signal],
         *,
         listen: str,
         token: str | None = None,
@@ -78,16 +107,16 @@ class OtlpReceiver:
     ) -> None:
         """Bind the address. Raises OSError if it cannot bind, ValueError for an insecure configuration (one line each)."""
         listening.check_listener("--otlp-listen", listen, "--otlp-token", token)
-        self.queue, self._token = queue, token
+        self.queues = list(dict.fromkeys(signal.queue for signal in signals))
+        self._token = token
         self._socket = listening.bind(listen, flag="--otlp-listen")
         host, _ = listening.split_address(listen)
         self.url = f"http://{listening.join_address(host, self._socket.getsockname()[1])}"
         """The value of OTEL_EXPORTER_OTLP_ENDPOINT for senders."""
         self._limits, self._slots = _new_limits()
         gate = Middleware(listening.HostGate, hosts=listening.AllowedHosts(allowed_hosts, listen_host=host))
-        app = Starlette(
-            routes=[Route(PATH, self._export, methods=["POST"])], middleware=[gate] if token is None else []
-        )
+        routes = [Route(one.path, partial(self._export, one), methods=["POST"]) for one in signals]
+        app = Starlette(routes=routes, middleware=[gate] if token is None else [])
         self._config = uvicorn.Config(
             app, log_config=None, log_level="warning", access_log=False, lifespan="off", ws="none", proxy_headers=False,
             http=lambda **options: self._limits.connection(**options), server_header=False,  # type: ignore[arg-type]  # any callable
@@ -103,7 +132,8 @@ class OtlpReceiver:
 
     def close(self) -> None:
         """Reject waiting senders, who will retry, and stop."""
-        self.queue.close()
+        for queue in self.queues:
+            queue.close()
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join(5)
@@ -113,7 +143,7 @@ class OtlpReceiver:
         """The counters by metric name without its prefix."""
         limits = self._limits
         return {
-            **self.queue.health(),
+            **dict(item for queue in self.queues for item in queue.health().items()),
             "otlp.connections_late": float(limits.too_late),
             "otlp.connections_turned_away": float(limits.turned_away),
         }
@@ -126,7 +156,7 @@ class OtlpReceiver:
 
     # -- one request ---------------------------------------------------------------------------------------------------
 
-    async def _export(self, request: Request) -> Response:
+    async def _export(self, signal: Signal, request: Request) -> Response:
         content_type = request.headers.get("content-type", "").split(";", 1)[0]
         is_json = content_type.strip().lower() == _JSON
         try:
@@ -134,15 +164,15 @@ class OtlpReceiver:
             body = await _body(request)
             coding = request.headers.get("content-encoding", "identity").strip().lower()
             async with self._slots.slot(request.client.host if request.client else ""):
-                found = await asyncio.to_thread(_decode, body, coding, is_json)
-            await self._store(found)
+                found = await asyncio.to_thread(_decode, signal, body, coding, is_json)
+            await _store(signal.queue, found)
         except Refused as e:
             return _response(e.status, Status(code=_CODES[e.status], message=str(e)), is_json, e.headers())
         except ClientDisconnect:
             return Response(status_code=400)
-        answer = ExportTraceServiceResponse()
+        answer = signal.answer()
         if found.rejected:
-            answer.partial_success.rejected_spans = found.rejected.total()
+            setattr(answer.partial_success, signal.rejected, found.rejected.total())
             answer.partial_success.error_message = "; ".join(
                 f"{n} {why}" for why, n in found.rejected.items()
             )
@@ -154,19 +184,20 @@ class OtlpReceiver:
         if request.headers.get("content-encoding", "identity").strip().lower() not in ("identity", "gzip"):
             raise Refused(415, "the content encoding must be gzip or identity")
 
-    async def _store(self, found: ParsedSpans) -> None:
-        self.queue.count(refused=found.rejected.total())
-        if not found.rows:
-            return
-        waiting = self.queue.offer(found.rows)
-        if waiting is None:
-            raise Refused(503, "the span queue is full")
-        try:
-            stored = await asyncio.wait_for(asyncio.wrap_future(waiting), STORE_WITHIN_S)
-        except TimeoutError:
-            raise Refused(503, "timeout while storing the spans") from None
-        if not stored:
-            raise Refused(503, "the spans could not be stored")
+
+async def _store(queue: CommitQueue[Row], found: Received) -> None:
+    queue.count(refused=found.rejected.total(), ignored=found.ignored)
+    if not found.rows:
+        return
+    waiting = queue.offer(found.rows)
+    if waiting is None:
+        raise Refused(503, "the queue is full")
+    try:
+        stored = await asyncio.wait_for(asyncio.wrap_future(waiting), STORE_WITHIN_S)
+    except TimeoutError:
+        raise Refused(503, "timeout while storing") from None
+    if not stored:
+        raise Refused(503, "the items could not be stored")
 
 
 def _new_limits() -> tuple[ReceiverLimits, AddressSlots]:
@@ -195,14 +226,14 @@ async def _body(request: Request) -> bytes:
     return b"".join(parts)
 
 
-def _decode(body: bytes, coding: str, is_json: bool) -> ParsedSpans:
+def _decode(signal: Signal, body: bytes, coding: str, is_json: bool) -> Received:
     max_bytes = MAX_JSON_BYTES if is_json else MAX_DECOMPRESSED_BYTES
     if coding == "gzip":
         body = _decompress(body, max_bytes)
     if len(body) > max_bytes:
         raise Refused(413, f"the request is larger than {max_bytes} bytes. Send smaller batches")
     try:
-        return parse_spans(body, is_json=is_json, now_ns=time.time_ns(), max_spans=MAX_SPANS)
+        return signal.parse(body, is_json=is_json, now_ns=time.time_ns(), max_items=MAX_ITEMS)
     except NotOtlp as e:
         raise Refused(400, str(e)) from None
 

@@ -9,8 +9,7 @@ Rules
    lose their secrets, as in `streamgauge.ingest.identifiers`.
 3. A span with invalid ids or times is rejected and counted. The rest of its request is stored.
 4. Times are the sender's. A span more than an hour in the future is rejected, because retention would never delete it.
-5. A span whose ids are already stored is skipped: senders retry, and our own spans can return through a collector. The check
-   covers stored spans that started within `NEAR` of the received ones.
+5. A span whose ids are already stored is skipped (`stored_once`): senders retry, and our own spans can return through a collector.
 """
 
 from __future__ import annotations
@@ -18,66 +17,40 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from datetime import timedelta
+from collections.abc import Callable
 from typing import Any
 
 import duckdb
 import msgspec
 import polars as pl
-from google.protobuf import json_format
-from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from streamgauge.analytics.intake.commit_queue import CommitQueue
-from streamgauge.analytics.schema.frames import frame_of_rows
+from streamgauge.analytics.intake.commit_queue import CommitQueue, stored_once
+from streamgauge.analytics.intake.otlp_messages import AHEAD_NS, Received, Row, parse, scalar, service
 from streamgauge.analytics.schema.tables import SPANS
-from streamgauge.analytics.telemetry.semconv import WITHOUT_CONTENT
+from streamgauge.analytics.telemetry.semconv import SERVER_LATENCIES, WITHOUT_CONTENT
 from streamgauge.analytics.telemetry.spans import hex_id
 from streamgauge.ingest import identifiers
 
-AHEAD_NS = 3600 * 10**9
-"""Maximum lead of a sender's clock."""
 _LONGEST_NS = 2**63 - 1
-_FAULTS = (DecodeError, json_format.Error, ValueError, TypeError, LookupError, AttributeError, RecursionError)
-"""Exceptions of the parsers for a body of another shape."""
 _KINDS = ("internal", "internal", "server", "client", "producer", "consumer")
 _STATUSES = ("unset", "ok", "error")
 
-Row = tuple[Any, ...]
-"""A row of `spans` in the order of `streamgauge.analytics.schema.tables.SPANS`."""
-TRACE_ID, SPAN_ID = (list(SPANS.types).index(column) for column in ("trace_id", "span_id"))
 
-
-class NotOtlp(Exception):
-    """The body is not an ExportTraceServiceRequest. The message is one line and does not quote the body."""
-
-
-@dataclass(slots=True)
-class ParsedSpans:
-    """The spans of one request."""
-
-    rows: list[Row] = field(default_factory=list)
-    rejected: Counter[str] = field(default_factory=Counter)
-    """Rejected spans by reason."""
-
-
-def parse_spans(body: bytes, *, is_json: bool, now_ns: int, max_spans: int) -> ParsedSpans:
-    """The rows of an uncompressed request body, at most `max_spans`. Raises NotOtlp."""
-    found = ParsedSpans()
-    for resource_spans in _parse(body, is_json=is_json).resource_spans:
-        service = _service(resource_spans.resource.attributes)
+def parse_spans(body: bytes, *, is_json: bool, now_ns: int, max_items: int) -> Received:
+    """The rows of an uncompressed request body, at most `max_items`. Raises NotOtlp."""
+    found = Received()
+    for resource_spans in parse(body, ExportTraceServiceRequest, is_json=is_json).resource_spans:
+        name = service(resource_spans.resource.attributes)
         for scope_spans in resource_spans.scope_spans:
-            source = {"service.name": service}
+            source = {"service.name": name}
             if scope := identifiers.title(scope_spans.scope.name):
                 source["otel.scope.name"] = scope
             for span in scope_spans.spans:
-                if len(found.rows) >= max_spans:
-                    found.rejected[f"more than {max_spans} spans in one request"] += 1
+                if len(found.rows) >= max_items:
+                    found.rejected[f"more than {max_items} spans in one request"] += 1
                     continue
                 row = _row(span, source, is_json, now_ns)
                 if isinstance(row, str):
@@ -85,27 +58,6 @@ def parse_spans(body: bytes, *, is_json: bool, now_ns: int, max_spans: int) -> P
                 else:
                     found.rows.append(row)
     return found
-
-
-def _parse(body: bytes, *, is_json: bool) -> ExportTraceServiceRequest:
-    request = ExportTraceServiceRequest()
-    try:
-        if is_json:
-            if body.lstrip()[:1] != b"{":
-                raise ValueError
-            json_format.Parse(body, request, ignore_unknown_fields=True, max_recursion_depth=50)
-        else:
-            request.ParseFromString(body)
-    except _FAULTS:
-        raise NotOtlp(f"not an ExportTraceServiceRequest in {'JSON' if is_json else 'protobuf'}") from None
-    return request
-
-
-def _service(attributes: Sequence[KeyValue]) -> str:
-    for attribute in attributes:
-        if attribute.key == "service.name":
-            return identifiers.title(attribute.value.string_value) or "unknown_service"
-    return "unknown_service"
 
 
 def _row(span: Span, source: dict[str, str], is_json: bool, now_ns: int) -> Row | str:
@@ -150,39 +102,32 @@ def _id(raw: bytes, is_json: bool, digits: int) -> str | None:
 
 QUEUE_SPANS = 20_000
 """A few seconds of a busy gateway, usually below 2 KiB each, so 40 MB."""
-NEAR = timedelta(minutes=1)
 
 
 def span_queue(
-    new_cursor: Callable[[], duckdb.DuckDBPyConnection], *, max_spans: int = QUEUE_SPANS
-) -> CommitQueue[Row]:
+    new_cursor: Callable[[], duckdb.DuckDBPyConnection], *, max_spans: int = QUEUE_SPANS,
+    on_stored: Callable[[pl.DataFrame], None] = lambda rows: None,
+) -> CommitQueue[Row]:  # fmt: skip
     """The queue of received spans. `new_cursor` returns a new connection to the store's tables."""
-
-    def new_rows(items: list[Row]) -> pl.DataFrame:
-        received = frame_of_rows(SPANS, list({(row[TRACE_ID], row[SPAN_ID]): row for row in items}.values()))
-        first, last = received["started_at"].min(), received["started_at"].max()
-        with new_cursor() as cursor:
-            cursor.register("received", received.select("trace_id", "span_id"))
-            # Only ids near in time are compared. Without the condition, every commit would read the ids of all stored spans.
-            stored = cursor.execute(
-                "SELECT trace_id, span_id FROM spans SEMI JOIN received USING (trace_id, span_id) "
-                "WHERE started_at BETWEEN ? AND ?",
-                [first - NEAR, last + NEAR],  # type: ignore[operator]
-            ).pl()
-        return received.join(stored, on=["trace_id", "span_id"], how="anti") if stored.height else received
-
     counters = ("received", "stored", "doubled", "refused", "turned_away")
-    return CommitQueue("spans", new_rows, name="otlp", counters=counters, max_items=max_spans)
+    return CommitQueue(
+        SPANS.name,
+        stored_once(SPANS, new_cursor),
+        name="otlp",
+        counters=counters,
+        max_items=max_spans,
+        on_stored=on_stored,
+    )
 
 
 MAX_WORDS = 16
 
 _PATHS = frozenset({"url.path", "http.target", "http.route"})
-KEYS = _PATHS | WITHOUT_CONTENT | {
+KEYS = _PATHS | WITHOUT_CONTENT | {*SERVER_LATENCIES} | {
     "error.type", "http.method", "http.request.body.size", "http.request.method", "http.request.resend_count",
     "http.response.body.size", "http.response.status_code", "http.status_code", "net.peer.name", "net.peer.port",
     "network.protocol.name", "network.protocol.version", "rpc.grpc.status_code", "rpc.method", "rpc.service", "rpc.system",
-    "server.address", "server.port", "url.scheme",
+    "server.address", "server.port", "url.scheme", "anthropic.request.id",
 }  # fmt: skip
 """Kept attribute keys. `service.name` and `otel.scope.name` come from the resource and the scope."""
 
@@ -191,15 +136,12 @@ def kept_value(key: str, value: AnyValue) -> Any:
     """The stored value of an attribute, None if it is dropped."""
     if key not in KEYS:
         return None
-    kind = value.WhichOneof("value")
-    if kind == "string_value":
-        text = value.string_value
-        if key in _PATHS:
-            return identifiers.path(text).partition("?")[0] or None
-        return identifiers.identifier(text) if key.endswith(".id") else identifiers.name(text)
-    if kind in ("int_value", "double_value", "bool_value"):
-        return getattr(value, kind)
-    if kind == "array_value":
-        found = [identifiers.name(one.string_value) for one in value.array_value.values[:MAX_WORDS]]
-        return found if all(found) else None
-    return None
+    if value.WhichOneof("value") == "array_value":
+        words = [identifiers.name(one.string_value) for one in value.array_value.values[:MAX_WORDS]]
+        return words if all(words) else None
+    found = scalar(value)
+    if not isinstance(found, str):
+        return found
+    if key in _PATHS:
+        return identifiers.path(found).partition("?")[0] or None
+    return identifiers.identifier(found) if key.endswith(".id") else identifiers.name(found)

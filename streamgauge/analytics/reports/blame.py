@@ -4,6 +4,8 @@ The columns of `streams` split the whole stream between upstream, client and tap
 client's. A hop takes the gateway's part from the
 upstream's: the time from the last byte of the request to the gateway's first attempt, and the added tail. Failed attempts count
 as upstream. Clocks of two hosts differ, so the gateway's part is limited to what it is taken from.
+
+A server that reports its times (`server_timing`) splits the upstream's part of one stream: queue, prefill and decode.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from streamgauge.analytics.reports import Query, hops
+from streamgauge.analytics.reports import Query, formatting, hops
 from streamgauge.analytics.reports.selection import Selection, instant
 from streamgauge.analytics.schema.dimensions import is_one_of
 
 CAUSES = ("upstream", "gateway", "tap", "client")
+SERVER_PARTS = ("queue", "prefill", "decode")
 CLIENT_NS = "waited_client_ns + greatest(coalesce(delivered_ns - end_ns, 0), 0)"
 """SQL of the time that a stream waited for its client, until the response was delivered."""
 
@@ -67,6 +70,18 @@ class Blame:
     """From t0 to the first token. Empty without a matched attempt that has output."""
     whole: Mapping[str, int]
     """From t0 to the delivery of the response. Empty if it is unknown. Without hops there is no gateway."""
+    server: Mapping[str, int]
+    """Parts at the server, as it reports them: `SERVER_PARTS`."""
+
+    def server_text(self, ttft_ns: int | None) -> str | None:
+        """`Queue at the server 3.1 s of 3.4 s to the first token, prefill 0.2 s`. None without a report."""
+        before = [name for name in ("queue", "prefill") if name in self.server]
+        if not before:
+            return None
+        first, *others = sorted(before, key=self.server.__getitem__, reverse=True)
+        text = f"{first.capitalize()} at the server {formatting.duration(self.server[first])}"
+        text += f" of {formatting.duration(ttft_ns)} to the first token" if ttft_ns is not None else ""
+        return ", ".join([text, *(f"{name} {formatting.duration(self.server[name])}" for name in others)])
 
 
 def of_streams(query: Query, stream_ids: Iterable[object]) -> dict[str, Blame]:
@@ -75,6 +90,13 @@ def of_streams(query: Query, stream_ids: Iterable[object]) -> dict[str, Blame]:
     if not ids:
         return {}
     parts = _parts(is_one_of("stream_id", ids), is_one_of("outer_stream_id", ids))
+    names = ", ".join(f"{name}_ns" for name in SERVER_PARTS)
+    timing = query(
+        f"SELECT stream_id, {names} FROM server_timing WHERE {is_one_of('stream_id', ids)} LIMIT {len(ids)}"
+    )
+    reported = {
+        str(stream_id): dict(zip(SERVER_PARTS, values, strict=True)) for stream_id, *values in timing.rows()
+    }
     found = {}
     for row in query(f"SELECT * FROM {parts} LIMIT {len(ids)}").to_dicts():
         first, whole = (
@@ -82,5 +104,10 @@ def of_streams(query: Query, stream_ids: Iterable[object]) -> dict[str, Blame]:
             for prefix in ("first_", "")
         )
         known = {"upstream", "tap", "client"} <= whole.keys()
-        found[str(row["stream_id"])] = Blame(first, whole if known else {})
+        server = {
+            name: value
+            for name, value in reported.get(str(row["stream_id"]), {}).items()
+            if value is not None
+        }
+        found[str(row["stream_id"])] = Blame(first, whole if known else {}, server)
     return found

@@ -44,6 +44,7 @@ HELP: dict[str, str] = {
     "A hop counts once, at the model server.",
     "cost_estimate": "Share of the cost from requests whose tokens were not all reported: they are estimated from bytes and characters, as "
     "in other requests to the model. Low and high cover 90 % of those.",
+    "cost_agent": "Cost in USD as the agent estimates it, with side calls (`turn_events`). Only Claude Code reports one.",
     "cost_reported": "Cost in USD that providers report for requests with a price in USD (`reported_cost`). The difference is how much "
     "it is above the cost of the same requests by your prices: it shows an old price, a missing one, or a discount.",
     "budget_forecast": "Spent + what the rest of the period costs like the same hours of the last 28 days. In parentheses: the range for "
@@ -78,6 +79,7 @@ HELP: dict[str, str] = {
     "streams.",
     "hop_matched": "Requests to a gateway for which the stream to the model server is known. A stream stays unmatched if no tap "
     "observes its other side, if the gateway answered without the model server, or if several streams fit equally well.",
+    "blame_server": "Parts of the upstream's time as the server reports them, in the response or in its spans (`server_timing`).",
     "blame": "Time from t0 to the delivery of the response, by part. Upstream: the model server, and the network to it. Gateway: "
     "its time before forwarding and after the model server's end. Tap: from reading to writing. Client: sending its request, "
     "reading slowly, or receiving the rest after the end. The client of a stream behind a gateway is the gateway.",

@@ -7,7 +7,7 @@ import polars as pl
 from streamgauge.analytics.reports import Query, number_of
 from streamgauge.analytics.reports.errors import CAUSE_AND_TYPE
 from streamgauge.analytics.reports.overview import SUMMARY, SUMMARY_COLUMNS
-from streamgauge.analytics.reports.selection import Selection, dimension
+from streamgauge.analytics.reports.selection import Selection, dimension, instant
 from streamgauge.analytics.schema.dimensions import TO_MODEL
 from streamgauge.analytics.schema.outcomes import IS_ERROR, IS_REQUEST
 
@@ -69,3 +69,11 @@ def cost(query: Query, selection: Selection) -> pl.DataFrame:
     return query(f"""
         SELECT currency, sum(total) AS cost, count(total) AS requests, count(total) FILTER (source = 'estimate') AS estimated
         FROM spend WHERE {selection.where()} AND total IS NOT NULL GROUP BY currency ORDER BY currency""")
+
+
+def cost_of_agents(query: Query, selection: Selection) -> pl.DataFrame:
+    """`agent, cost, requests`: the cost in USD as agents estimate it."""
+    return query(f"""
+        SELECT agent, sum(cost) AS cost, count(cost) AS requests FROM agent_events
+        WHERE occurred_at BETWEEN {instant(selection.since)} AND {instant(selection.until)} AND cost IS NOT NULL
+        GROUP BY agent ORDER BY agent""")

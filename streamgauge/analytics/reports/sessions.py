@@ -53,6 +53,7 @@ TABLE = columns.table(
     TOKENS_IN,
     TOKENS_OUT,
     text("cost", "Cost", number=True, help=metric_help("cost")),
+    text("agent_cost", "Agent's cost", number=True, priority=3, help=metric_help("cost_agent")),
     number("unfinished_output_tokens", "Unfinished", unit="tokens", priority=4, help=metric_help("session_unfinished")),
     text("models", "Models", priority=3, text=", ".join),
     columns.CLIENT,

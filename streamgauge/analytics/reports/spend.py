@@ -5,7 +5,7 @@ Costs are those of the view `spend`. `query` of the page may return an answer th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -194,16 +194,26 @@ def of_session(query: Query, session_id: str, first_at: datetime, last_at: datet
     return _costs(query, "''", f"{_began(first_at, last_at)} AND session_id = {literal(session_id)}").get("")
 
 
+def said_by_agents(query: Query, session_ids: Sequence[str]) -> dict[str, str]:
+    """Session id → its cost as the agent estimates it, as text. Only Claude Code says one."""
+    rows = query(f"""
+        SELECT session_id, sum(cost) AS cost FROM turn_events
+        WHERE cost IS NOT NULL AND {is_one_of("session_id", session_ids)} GROUP BY ALL""").rows()
+    return {session_id: cost_text(cost, "USD") for session_id, cost in rows}
+
+
 def of_sessions(query: Query, sessions: pl.DataFrame) -> pl.DataFrame:
-    """`session_id, cost` as text, of rows of the view `sessions`. Empty without prices."""
+    """`session_id, cost, agent_cost` as text, of rows of the view `sessions`. Empty without prices and without costs of agents."""
     found, shown = dict[str, str](), sessions.to_dicts()
     if shown and has_rows(query, "prices"):
         since, until = min(row["first_at"] for row in shown), max(row["last_at"] for row in shown)
         chosen = is_one_of("session_id", [*sessions["session_id"]])
         found = _costs(query, "session_id", f"{_began(since, until)} AND {chosen}")
-    return pl.DataFrame(
-        {"session_id": [*found], "cost": [*found.values()]}, {"session_id": pl.String, "cost": pl.String}
+    said = (
+        said_by_agents(query, [*sessions["session_id"]]) if shown and has_rows(query, "agent_events") else {}
     )
+    rows = [(each, found.get(each), said.get(each)) for each in dict.fromkeys([*found, *said])]
+    return pl.DataFrame(rows, dict.fromkeys(("session_id", "cost", "agent_cost"), pl.String), orient="row")
 
 
 def _exceeded(reason: str) -> Callable[[Row], State | None]:

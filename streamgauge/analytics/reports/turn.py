@@ -5,8 +5,9 @@ The turn begins with its first request and ends with its last one, those of suba
 - model: requests of the agent and of its subagents (rows of the view `session_turns`).
 - gateway: the part of a request that the gateway took, by the hop of the stream, else by the spans that the gateway sent: its server
   spans without the client spans below them.
-- tool: calls of MCP (`TOOL_OPERATIONS`), and received spans of tools. A pause after a response with tool calls in which neither these
-  nor a subagent are seen is the time of tools that run in the agent.
+- tool: calls of MCP (`TOOL_OPERATIONS`), received spans of tools, and the results of tools that the agent reports (`turn_events`). A
+  pause after a response with tool calls in which neither these nor a subagent are seen is the time of tools that run in the agent.
+  A tool that waits for a subagent is none: its time is that of the subagent.
 - agent: what remains.
 
 A call of MCP belongs to the turn by its session or its trace, else by its time if the tap saw no other agent during the turn.
@@ -48,6 +49,8 @@ MAX_STREAMS, MAX_SPANS = 1_000, 2_000
 """Streams and spans of a turn that are read."""
 MAX_TOOLS = 3
 """Names of tools of one pause. Further ones are counted."""
+SUBAGENT_TOOLS = ("Agent", "Task", "spawn_agent", "wait_agent", "invoke_agent")
+"""Tools of Claude Code, Codex and Gemini CLI that run a subagent or wait for one."""
 _TOOL_CALL = "tool call "
 _MCP_CALL = "tools/call "
 """Start of the names of the tap's spans of tool calls by the model, and by MCP."""
@@ -63,7 +66,7 @@ class Activity:
     part: str
     name: str
     source: str
-    """`request`, `MCP call`, `span` or `pause`."""
+    """`request`, `MCP call`, `span`, `agent` or `pause`."""
     session_id: str
     """Of the agent, or of the subagent."""
     start_ns: int
@@ -116,6 +119,7 @@ def one(query: Query, session_id: str, number: int) -> Turn | None:
     calls, by_time = _calls(query, streams, requests, began, ended)
     spans = _Spans(_spans(query, [*requests, *calls], began, ended), streams)
     found = [*_requests(requests, spans), *_tools(calls, spans, requests, session_id)]
+    found += _reported(_results(query, requests, began, ended))
     found = [*found, *_pauses(requests, found, spans, session_id)]
     found.sort(key=lambda activity: (activity.start_ns, -activity.end_ns))
     start_ns, end_ns = min(row["at_ns"] for row in requests), max(map(_end_ns, requests))
@@ -180,6 +184,17 @@ def _spans(query: Query, streams: Sequence[Row], began: datetime, ended: datetim
             AND (stream_id IS NULL OR starts_with(name, '{_TOOL_CALL}') OR starts_with(name, '{_MCP_CALL}'))
         ORDER BY started_at, span_id LIMIT {MAX_SPANS}""")
     return [(row["trace_id"], from_row(row)) for row in rows.to_dicts()]
+
+
+def _results(query: Query, requests: Sequence[Row], began: datetime, ended: datetime) -> Sequence[Row]:
+    """The results of tools that the agent and its subagents report."""
+    agents = sorted({row["session_id"] for row in requests})
+    waiting = "" if len(agents) == 1 else f"AND NOT coalesce({is_one_of('tool', SUBAGENT_TOOLS)}, FALSE)"
+    return query(f"""
+        SELECT session_id, tool, success, duration_ns, epoch_us(occurred_at) * 1000 AS end_ns FROM turn_events
+        WHERE kind = 'tool_result' AND duration_ns IS NOT NULL AND {_between(began, ended, "occurred_at")}
+            AND {is_one_of("session_id", agents)} {waiting}
+        ORDER BY occurred_at LIMIT {MAX_SPANS}""").to_dicts()
 
 
 # Activities. Pure.
@@ -265,6 +280,14 @@ def _tools(
         yield Activity(
             part=TOOL, name=name, source="span", session_id=by_trace.get(trace_id, session_id),
             start_ns=span.start_ns, end_ns=span.end_ns, outcome="error" if span.failed else None,
+        )  # fmt: skip
+
+
+def _reported(results: Sequence[Row]) -> Iterator[Activity]:
+    for row in results:
+        yield Activity(
+            part=TOOL, name=row["tool"] or "tool", source="agent", session_id=row["session_id"],
+            start_ns=row["end_ns"] - row["duration_ns"], end_ns=row["end_ns"], outcome="error" if row["success"] is False else None,
         )  # fmt: skip
 
 

@@ -354,3 +354,30 @@ CREATE TABLE IF NOT EXISTS prompt_tools (
     mcp_server VARCHAR, -- MCP server of the tool, if the client writes it into the name (mcp__server__tool).
     size INTEGER NOT NULL -- Bytes of its definition.
 );
+
+-- What coding agents report themselves over OTLP: results and decisions of tools, requests with their cost, edits and compactions. No text.
+CREATE TABLE IF NOT EXISTS agent_events (
+    event_id VARCHAR NOT NULL, -- Hash of the report: one that is sent again is not stored again.
+    occurred_at TIMESTAMPTZ NOT NULL, -- Time by the agent's clock. Of a tool or a request: its end.
+    agent VARCHAR NOT NULL, -- Name of the agent, as it says: claude-code, codex_exec, gemini-cli …
+    session_id VARCHAR, -- Keyed hash of the agent's session, as in streams. The view turn_events has the session of the streams.
+    prompt_id VARCHAR, -- The agent's id of the prompt.
+    kind VARCHAR NOT NULL, -- tool_result, tool_decision, api_request, api_error, compaction or edit.
+    tool VARCHAR, -- Name of the tool.
+    call_id VARCHAR, -- Id of the tool call, as in the answer of the model unless the agent made it.
+    duration_ns BIGINT, -- Duration of the tool or of the request, in ns.
+    success BOOLEAN, -- Whether the tool, or the compaction, succeeded.
+    decision VARCHAR, -- Whether the tool may run: accept, reject, approved, denied …
+    decision_source VARCHAR, -- Who decided: config, user …
+    model VARCHAR, -- Model of the request.
+    request_id VARCHAR, -- Request id in the response of the provider.
+    response_id VARCHAR, -- Id of the response.
+    input_tokens BIGINT, -- Input tokens as the agent counts them, including cached ones.
+    output_tokens BIGINT, -- Output tokens as the agent counts them, including reasoning.
+    cost DOUBLE, -- Cost in USD as the agent estimates it. NULL: it says none.
+    lines_added BIGINT, -- Lines that edits added.
+    lines_removed BIGINT, -- Lines that edits removed.
+    tokens_before BIGINT, -- Tokens of the context before a compaction.
+    tokens_after BIGINT, -- Tokens of the context after a compaction.
+    error_type VARCHAR -- Type of the error, or the HTTP status.
+);

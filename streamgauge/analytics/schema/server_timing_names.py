@@ -75,6 +75,11 @@ SERVER_TIMING_NAMES: dict[str, dict[str, str]] = {
     # Cerebras
     "time_info": {**_PHASES, "total_time": "total_ns"},
     "amazon-bedrock-invocationMetrics": _BEDROCK,
+    # Spans of vLLM, SGLang and the Claude API (`streamgauge.analytics.intake.server_spans`)
+    "span": {
+        "time_in_queue": "queue_ns", "time_in_model_prefill": "prefill_ns", "time_in_model_decode": "decode_ns",
+        "time_to_first_token": "ttft_ns", "time_to_first_chunk": "ttft_ns", "e2e": "total_ns", "duration": "total_ns",
+    },
     # Hugging Face TGI
     "tgi_headers": {"queue-time-ms": "queue_ns", "total-time-ms": "total_ns"},
 }  # fmt: skip

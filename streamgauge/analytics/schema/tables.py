@@ -170,6 +170,9 @@ ALERT_RULES = _from_settings("alert_rules", key="rule")
 SILENCES = _seldom("silences", retention=Retention.ROLLUPS, time_column="created_at")
 PROMPT_SEGMENTS = _of_stream("prompt_segments", key="stream_id")
 PROMPT_TOOLS = _of_stream("prompt_tools", key="stream_id, position")
+AGENT_EVENTS = Table(
+    "agent_events", Retention.STREAMS, "occurred_at", key="event_id", sorted_by="occurred_at"
+)
 MAX_SILENCE_S = 30 * 86_400
 
 TABLES = tuple(value for value in [*globals().values()] if isinstance(value, Table))

@@ -342,6 +342,36 @@ SELECT
     sum(part.output_tokens) FILTER (outcome <> 'ok')::BIGINT AS unfinished_output_tokens
 FROM session_turns AS part GROUP BY session_id;
 
+-- Events of agents with the request that they belong to, its session and its turn. Of a tool: the request whose answer called it, if its id is known, else the last one of the session, or of the prompt, before the event.
+CREATE OR REPLACE VIEW turn_events AS
+WITH requests AS (
+    SELECT stream_id, session_id, turn, request_id, response_id, started_at FROM streams
+    WHERE session_id IS NOT NULL AND $IS_REQUEST AND $CALLS_MODEL AND stream_id NOT IN (SELECT inner_stream_id FROM hops)
+), calls AS (
+    SELECT stream_id, attributes ->> '$$."gen_ai.tool.call.id"' AS call_id FROM spans
+    WHERE stream_id IS NOT NULL AND starts_with(name, 'tool call ')
+), exact AS (
+    -- Ids are unique in a session only, so the last one before the event counts.
+    SELECT event_id, arg_max(stream_id, requests.started_at) AS stream_id FROM (
+        SELECT event_id, occurred_at, stream_id FROM agent_events JOIN calls USING (call_id)
+        UNION ALL SELECT event_id, occurred_at, stream_id FROM agent_events JOIN requests USING (request_id)
+        UNION ALL SELECT event_id, occurred_at, stream_id FROM agent_events JOIN requests USING (response_id)
+    ) JOIN requests USING (stream_id)
+    WHERE requests.started_at BETWEEN occurred_at - INTERVAL 1 DAY AND occurred_at GROUP BY event_id
+), known AS (
+    SELECT events.session_id, prompt_id, occurred_at AS at, stream_id FROM agent_events AS events JOIN exact USING (event_id)
+), found AS (
+    SELECT events.*, coalesce(exact.stream_id, of_prompt.stream_id, of_session.stream_id, of_agent.stream_id) AS found_id
+    FROM agent_events AS events LEFT JOIN exact USING (event_id)
+    ASOF LEFT JOIN known AS of_prompt
+        ON of_prompt.session_id = events.session_id AND of_prompt.prompt_id = events.prompt_id AND events.occurred_at >= of_prompt.at
+    ASOF LEFT JOIN requests AS of_session ON of_session.session_id = events.session_id AND events.occurred_at >= of_session.started_at
+    ASOF LEFT JOIN known AS of_agent ON of_agent.session_id = events.session_id AND events.occurred_at >= of_agent.at
+)
+SELECT found.* EXCLUDE (found_id) REPLACE (coalesce(requests.session_id, found.session_id) AS session_id),
+    requests.stream_id, requests.turn
+FROM found LEFT JOIN requests ON requests.stream_id = found_id;
+
 -- Requests with the tokens of their cost. guessed_*: low end, estimate and high end of a count that was not reported.
 CREATE OR REPLACE VIEW internal.billed_streams AS
 -- Of a hop, only the inner stream counts, because the outer one has the same tokens. The caller is that of the outer one. The

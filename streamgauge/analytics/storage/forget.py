@@ -2,7 +2,8 @@
 
 Contract
 1. The caller's streams are those of a client id, session or label, the inner streams of their hops (the same requests behind a
-   gateway) and the answers on their WebSockets. A trace that also has streams of others keeps its id there.
+   gateway) and the answers on their WebSockets. A trace that also has streams of others keeps its id there. Events of agents are the
+   caller's if the streams of their session are.
 2. Requires the data folder's lock. All its streams must have ended and be stored. A tap may run.
 3. `forget` can be killed at any point and repeated. Everything that needs the ids comes before the transaction that deletes the
    rows. What follows does not depend on the caller: rewriting files, expiring snapshots, compacting the catalog.
@@ -25,6 +26,7 @@ import duckdb
 from streamgauge.analytics.reports.prompts import LISTS, lists, prompts
 from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.schema.tables import (
+    AGENT_EVENTS,
     ALERT_EVENTS,
     COUNTER_PARTS,
     LOG_POSITIONS,
@@ -57,6 +59,8 @@ UNION SELECT inner_stream_id FROM hops WHERE outer_stream_id IN {_STREAMS} AND i
 _TRACES = f"""
 CREATE OR REPLACE TEMP TABLE forgotten_traces AS SELECT trace_id FROM streams WHERE stream_id IN {_STREAMS}
 EXCEPT SELECT trace_id FROM streams WHERE stream_id NOT IN {_STREAMS}"""
+_SESSIONS = f"""
+SELECT session_id FROM streams WHERE stream_id IN {_STREAMS} EXCEPT SELECT session_id FROM streams WHERE stream_id NOT IN {_STREAMS}"""
 _IDS = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|[0-9a-f]{32}")
 _OWN_FOLDERS = ("log", "tables", "run")
 _OLD_CATALOGS = ("catalog.damaged-*", "catalog.before-upgrade*", "catalog.new*", "catalog.backup.new*")
@@ -97,6 +101,8 @@ class Caller:
                 parts.append(f"{name} = {value}")
             elif name == "label" and self.kind == "label":
                 parts.append(f"concat_ws('=', label{', value' if 'value' in table.types else ''}) = {named}")
+        if table is AGENT_EVENTS:
+            return "event_id IN (FROM temp.forgotten_events)"
         if table is SPANS:
             parts.append("stream_id IS NULL AND trace_id IN (FROM temp.forgotten_traces)")
         elif table is ALERT_EVENTS and self.kind == "label":
@@ -206,6 +212,11 @@ def _select(connection: duckdb.DuckDBPyConnection, caller: Caller) -> None:
     while database.integer(connection.execute(_NEXT)):  # a gateway may be behind a gateway
         pass
     connection.execute(_TRACES)
+    own = f"session_id = {literal(caller.value)}" if caller.kind == "session" else "FALSE"
+    connection.execute(
+        "CREATE OR REPLACE TEMP TABLE forgotten_events AS SELECT event_id FROM turn_events "
+        f"WHERE session_id IN ({_SESSIONS}) OR stream_id IN {_STREAMS} OR {own}"
+    )
 
 
 class _Run:

@@ -107,6 +107,7 @@ pipeline.since_commit  s        Time since the last commit
 pipeline.loop_lag      s        Longest pause of a tap's event loop
 store.size             By       Size of the store: Parquet files and catalog
 hops.pending           {stream} Stored streams whose hops are not final
+server_spans.pending   {span}   Received spans of model servers whose stream is not found yet
 alerts.firing          {alert}  Alerts that are firing
 incident.firing        {alert}  1 for each incident of the diagnosis that is firing
 """
@@ -126,8 +127,16 @@ otlp.stored                  {span}         Received spans that were committed
 otlp.doubled                 {span}         Received spans that were already stored
 otlp.refused                 {span}         Received spans that were invalid
 otlp.turned_away             {span}         Received spans rejected because the queue was full; the sender retries
-otlp.connections_late        {connection}   Connections of span senders closed at a deadline
-otlp.connections_turned_away {connection}   Connections and bodies of span senders closed for lack of room
+server_spans.matched         {span}         Spans of model servers with a stream: their times are in server_stats
+server_spans.unmatched       {span}         Spans of model servers whose stream was not found in time, or that were too many
+otlp.connections_late        {connection}   Connections of OTLP senders closed at a deadline
+otlp.connections_turned_away {connection}   Connections and bodies of OTLP senders closed for lack of room
+agent_events.received        {event}        Events of agents received over OTLP and queued
+agent_events.stored          {event}        Events of agents that were committed
+agent_events.doubled         {event}        Events of agents that were already stored
+agent_events.refused         {event}        Events of agents that were invalid
+agent_events.turned_away     {event}        Events of agents rejected because the queue was full; the sender retries
+agent_events.ignored         {item}         Log records and metrics received over OTLP that have no table
 markers.stored               {marker}       Markers that were committed
 markers.refused              {request}      Requests to store a marker that were refused
 silences.stored              {silence}      Silences of alerts that were committed

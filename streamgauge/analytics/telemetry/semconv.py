@@ -25,6 +25,20 @@ SERVER_TPOT = "gen_ai.server.time_per_output_token"
 SERVER_TPOT_BOUNDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 """Metrics of model servers, the same in both profiles. The bounds, in seconds, are those of the conventions."""
 
+OPERATION_DETAILS = "gen_ai.client.inference.operation.details"
+"""Log event with the request and the response of an operation."""
+SERVER_LATENCIES = tuple(
+    f"gen_ai.latency.{name}"
+    for name in (
+        "time_in_queue",
+        "time_in_model_prefill",
+        "time_in_model_decode",
+        "time_to_first_token",
+        "e2e",
+    )
+)
+"""Attributes of the spans of vLLM and SGLang, in seconds."""
+
 NAMESPACE = "streamgauge."
 """Prefix of names outside the conventions."""
 

@@ -104,10 +104,12 @@ def show_session(session_id: str) -> None:
     began, ended = (row[name].astimezone(zone) for name in ("first_at", "last_at"))
     models = ", ".join(formatting.markdown(name) for name in row["models"] or ())
     cost = spend.of_session(query, session_id, row["first_at"], row["last_at"])
+    said = spend.said_by_agents(query, [session_id]).get(session_id)
     app = f" · {formatting.markdown(row['client_app'])}" if row["client_app"] else ""
     st.markdown(
         f"**{models or 'unknown model'}**{app} · {began:%Y-%m-%d %H:%M:%S} – {ended:%Y-%m-%d %H:%M:%S} {zone.key}"
-        + (f" · estimated cost {cost}" if cost is not None else ""),
+        + (f" · estimated cost {cost}" if cost is not None else "")
+        + (f" · the agent's estimate {said}" if said is not None else ""),
         help=metric_help("cost") if cost is not None else None,
     )
     if parent := row["parent_session_id"]:

@@ -57,7 +57,7 @@ def show_finished(stream_id: UUID, row: Row) -> None:
     show_headline(row)
     show_numbers(row)
     if parts := blamed().get(str(stream_id)):
-        show_blame(parts)
+        show_blame(parts, row["ttft_ns"])
     events, total = one_stream.events(query, stream_id)
     stalls = one_stream.stalls(query, stream_id)
     if row["output_text"] or row["reasoning_text"]:
@@ -125,9 +125,10 @@ def show_numbers(row: Row) -> None:
     numbers(cards, columns=4, least_px=118, border=False)
 
 
-def show_blame(found: blame.Blame) -> None:
+def show_blame(found: blame.Blame, ttft_ns: int | None) -> None:
     """Time by part, to the first token and to the delivery."""
-    if not found.whole and not found.first_token:
+    server = found.server_text(ttft_ns)
+    if not found.whole and not found.first_token and server is None:
         return
     with box("Time by part", metric_help("blame")):
         for label, parts in (
@@ -137,6 +138,8 @@ def show_blame(found: blame.Blame) -> None:
             if parts:
                 st.caption(f"{label}: {formatting.duration(sum(parts.values()))}")
                 draw_split(parts, colors.CAUSES, label)
+        if server is not None:
+            st.markdown(f"{server}.", help=metric_help("blame_server"))
 
 
 def show_hops(stream_id: UUID, found: pl.DataFrame) -> None:

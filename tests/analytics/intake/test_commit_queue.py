@@ -10,7 +10,8 @@ import polars as pl
 import pytest
 
 from streamgauge.analytics.intake.commit_queue import CommitQueue
-from streamgauge.analytics.intake.received_spans import Row, parse_spans, span_queue
+from streamgauge.analytics.intake.otlp_messages import Row
+from streamgauge.analytics.intake.received_spans import parse_spans, span_queue
 from streamgauge.analytics.schema.frames import frame_of_rows
 from streamgauge.analytics.schema.tables import SPANS
 from streamgauge.analytics.storage.commit import Commit
@@ -21,7 +22,7 @@ from tests.analytics.stores import new_store
 
 def rows_of(*ids: int, **more: Any) -> list[Row]:
     return parse_spans(
-        protobuf(*(span(spanId=f"{n:016x}", **more) for n in ids)), is_json=False, now_ns=NOW, max_spans=100
+        protobuf(*(span(spanId=f"{n:016x}", **more) for n in ids)), is_json=False, now_ns=NOW, max_items=100
     ).rows
 
 

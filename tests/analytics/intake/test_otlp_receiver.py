@@ -21,7 +21,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from streamgauge.analytics.intake import otlp_receiver
-from streamgauge.analytics.intake.otlp_receiver import OtlpReceiver
+from streamgauge.analytics.intake.otlp_receiver import OtlpReceiver, signals
+from streamgauge.analytics.intake.received_events import event_queue
 from streamgauge.analytics.intake.received_spans import span_queue
 from streamgauge.analytics.main import Ready, run_until
 from streamgauge.analytics.storage.commit import Commit
@@ -36,6 +37,7 @@ from tests.deadline import DEADLINE_S
 from tests.options import analyze_options
 
 TOKEN = "a-token-of-some-length"
+KEY = b"k" * 32
 PROTOBUF = {"content-type": "application/x-protobuf"}
 JSON = {"content-type": "application/json"}
 
@@ -44,21 +46,22 @@ JSON = {"content-type": "application/json"}
 def listening(
     tmp_path: Path, *, writes: bool = True, max_spans: int = 100, **options: Any
 ) -> Iterator[OtlpReceiver]:
-    """A receiver whose queue is committed to a real store by another thread, if `writes`."""
+    """A receiver whose queues are committed to a real store by another thread, if `writes`."""
     store = new_store(tmp_path)
-    queue = span_queue(store.cursor, max_spans=max_spans)
+    queues = span_queue(store.cursor, max_spans=max_spans), event_queue(store.cursor)
     stop = threading.Event()
 
     def write() -> None:
         while not stop.wait(0.005):
-            if queue.waiting:
-                store.commit(Commit("", tables=dict(queue.rows((), {}))))
-                queue.committed()
+            for queue in queues:
+                if queue.waiting:
+                    store.commit(Commit("", tables=dict(queue.rows((), {}))))
+                    queue.committed()
 
     writer = threading.Thread(target=write)
     if writes:
         writer.start()
-    receiver = OtlpReceiver(queue, listen="127.0.0.1:0", **options)
+    receiver = OtlpReceiver(signals(*queues, KEY), listen="127.0.0.1:0", **options)
     receiver.start()
     try:
         yield receiver
@@ -84,7 +87,7 @@ def test_protobuf_json_and_gzip_get_a_response_of_the_same_type(tmp_path: Path) 
         assert ExportTraceServiceResponse.FromString(plain.content) == ExportTraceServiceResponse()
         as_sent = post(receiver, gzip.compress(as_json), {**JSON, "content-encoding": "gzip"})
         assert (as_sent.status_code, as_sent.json()) == (200, {})
-        assert receiver.queue.health()["otlp.stored"] == 2
+        assert receiver.queues[0].health()["otlp.stored"] == 2
 
 
 def test_invalid_spans_are_a_partial_success(tmp_path: Path) -> None:
@@ -93,7 +96,7 @@ def test_invalid_spans_are_a_partial_success(tmp_path: Path) -> None:
         partial = ExportTraceServiceResponse.FromString(answer.content).partial_success
         assert (answer.status_code, partial.rejected_spans) == (200, 1)
         assert "invalid ids" in partial.error_message
-        health = receiver.queue.health()
+        health = receiver.queues[0].health()
         assert (health["otlp.stored"], health["otlp.refused"]) == (1, 1)
 
 
@@ -117,7 +120,7 @@ def test_invalid_request_gets_an_error_status(
         assert answer.status_code == status
         if headers is not JSON:
             assert Status.FromString(answer.content).message
-        assert receiver.queue.health()["otlp.received"] == 0
+        assert receiver.queues[0].health()["otlp.received"] == 0
 
 
 def test_body_size_is_limited_before_and_after_decompression(
@@ -142,7 +145,7 @@ def test_full_queue_or_slow_commit_is_503_with_retry_after(
         assert (late.status_code, late.headers["retry-after"]) == (503, "1")
         full = post(receiver, protobuf(span()), PROTOBUF)
         assert (full.status_code, full.headers["retry-after"]) == (503, "1")
-        assert receiver.queue.health()["otlp.turned_away"] == 1
+        assert receiver.queues[0].health()["otlp.turned_away"] == 1
 
 
 def test_configured_token_is_required(tmp_path: Path) -> None:
@@ -150,7 +153,7 @@ def test_configured_token_is_required(tmp_path: Path) -> None:
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": TOKEN}):
             answer = post(receiver, protobuf(span()), {**PROTOBUF, **headers})
             assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
-        assert receiver.queue.health()["otlp.received"] == 0
+        assert receiver.queues[0].health()["otlp.received"] == 0
         assert (
             post(receiver, protobuf(span()), {**PROTOBUF, "authorization": f"Bearer {TOKEN}"}).status_code
             == 200
@@ -161,17 +164,17 @@ def test_non_loopback_address_requires_a_token(tmp_path: Path) -> None:
     store = new_store(tmp_path)
     try:
         with pytest.raises(ValueError, match="Set --otlp-token"):
-            OtlpReceiver(span_queue(store.cursor), listen="0.0.0.0:0")
+            OtlpReceiver([], listen="0.0.0.0:0")
         with pytest.raises(ValueError, match="at least 16 characters"):
-            OtlpReceiver(span_queue(store.cursor), listen="127.0.0.1:0", token="short")
-        OtlpReceiver(span_queue(store.cursor), listen="0.0.0.0:0", token=TOKEN).close()
+            OtlpReceiver([], listen="127.0.0.1:0", token="short")
+        OtlpReceiver([], listen="0.0.0.0:0", token=TOKEN).close()
     finally:
         store.close()
 
 
 def test_address_in_use_is_an_error_in_one_line(tmp_path: Path) -> None:
     with listening(tmp_path) as receiver, pytest.raises(OSError, match="--otlp-listen"):
-        OtlpReceiver(receiver.queue, listen=receiver.url.removeprefix("http://"))
+        OtlpReceiver([], listen=receiver.url.removeprefix("http://"))
 
 
 def test_foreign_hosts_and_origins_are_refused(tmp_path: Path) -> None:

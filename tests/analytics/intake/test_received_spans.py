@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from streamgauge.analytics.intake.received_spans import AHEAD_NS, KEYS, NotOtlp, ParsedSpans, parse_spans
+from streamgauge.analytics.intake.otlp_messages import AHEAD_NS, NotOtlp, Received
+from streamgauge.analytics.intake.received_spans import KEYS, parse_spans
 from streamgauge.analytics.schema.frames import frame_of_rows
 from streamgauge.analytics.schema.tables import SPANS
 from streamgauge.ingest.identifiers import MAX_CHARS, hashed
@@ -45,9 +46,9 @@ def request(*spans: dict[str, Any], service: str = "app", scope: str = "litellm"
     }
 
 
-def read(*spans: dict[str, Any], max_spans: int = 100, **more: Any) -> ParsedSpans:
+def read(*spans: dict[str, Any], max_items: int = 100, **more: Any) -> Received:
     return parse_spans(
-        json.dumps(request(*spans, **more)).encode(), is_json=True, now_ns=NOW, max_spans=max_spans
+        json.dumps(request(*spans, **more)).encode(), is_json=True, now_ns=NOW, max_items=max_items
     )
 
 
@@ -100,7 +101,7 @@ def test_span_becomes_a_row_with_its_service() -> None:
 def test_json_and_protobuf_give_the_same_rows() -> None:
     spans = [span(), span(spanId="ABCDEF0123456789", parentSpanId="", kind=0)]
     parsed = read(*spans)
-    assert parse_spans(protobuf(*spans), is_json=False, now_ns=NOW, max_spans=100) == parsed
+    assert parse_spans(protobuf(*spans), is_json=False, now_ns=NOW, max_items=100) == parsed
     assert [r[1:3] for r in parsed.rows] == [
         ("b7ad6b7169203331", "00f067aa0ba902b7"),
         ("abcdef0123456789", None),
@@ -175,7 +176,7 @@ def test_invalid_span_is_rejected_and_others_are_kept(wrong: dict[str, Any]) -> 
 
 
 def test_spans_per_request_are_bounded() -> None:
-    found = read(span(), span(), span(), max_spans=2)
+    found = read(span(), span(), span(), max_items=2)
     assert (len(found.rows), found.rejected.total()) == (2, 1)
 
 
@@ -186,7 +187,7 @@ def test_end_before_start_has_duration_zero() -> None:
 @pytest.mark.parametrize("body", [b"{", b"[]", b"[" * 100_000, b'{"resourceSpans": 3}', b"\xff\xfe"])
 def test_invalid_body_raises_not_otlp(body: bytes) -> None:
     with pytest.raises(NotOtlp):
-        parse_spans(body, is_json=True, now_ns=NOW, max_spans=10)
+        parse_spans(body, is_json=True, now_ns=NOW, max_items=10)
 
 
 @given(st.binary(max_size=200), st.booleans(), st.integers(0, 400))
@@ -194,7 +195,7 @@ def test_arbitrary_bytes_give_rows_or_not_otlp(noise: bytes, is_json: bool, cut:
     whole = json.dumps(request(span())).encode() if is_json else protobuf(span())
     for body in (noise, whole[:cut] + noise, whole[:cut] + noise + whole[cut:]):
         try:
-            found = parse_spans(body, is_json=is_json, now_ns=NOW, max_spans=10)
+            found = parse_spans(body, is_json=is_json, now_ns=NOW, max_items=10)
         except NotOtlp:
             continue
         assert frame_of_rows(SPANS, found.rows).height == len(found.rows)

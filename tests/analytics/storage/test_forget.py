@@ -105,6 +105,10 @@ def related_rows() -> dict[str, pl.DataFrame]:
         ], how="diagonal_relaxed"),
         "alert_events": pl.concat([frame(**alert, **one) for one in alerts], how="diagonal_relaxed"),
         "clients": frame(client_id=CLIENT, name="team-a"),
+        "agent_events": pl.concat([
+            frame(event_id="of the session", occurred_at=STARTED_US, agent="claude-code", session_id=SESSION, kind="tool_result"),
+            frame(event_id="of another", occurred_at=STARTED_US, agent="claude-code", session_id="another", kind="tool_result"),
+        ], how="diagonal_relaxed"),
     }  # fmt: skip
 
 

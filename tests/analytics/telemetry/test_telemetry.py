@@ -18,7 +18,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
-from streamgauge.analytics.intake.otlp_receiver import OtlpReceiver
+from streamgauge.analytics.intake.otlp_receiver import OtlpReceiver, signals
+from streamgauge.analytics.intake.received_events import event_queue
 from streamgauge.analytics.intake.received_spans import span_queue
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.open_streams import Silence
@@ -518,7 +519,8 @@ def test_exported_metrics_match_their_definitions(profile: str, tmp_path: Path) 
     hop = {"outer_gateway": "litellm", "model": None, "added_ttft_ns": 5 * MS, "added_event_p50_ns": -1}
     telemetry.count_hops(pl.DataFrame([hop]))
     store = new_store(tmp_path)
-    receiver = OtlpReceiver(span_queue(store.cursor), listen="127.0.0.1:0")
+    queues = span_queue(store.cursor), event_queue(store.cursor)
+    receiver = OtlpReceiver(signals(*queues, b"key"), listen="127.0.0.1:0")
     telemetry.update_health(receiver.health())
     receiver.close()
     store.close()
