@@ -22,7 +22,7 @@ import msgspec
 
 from streamgauge.analytics.dialects import kept
 from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo
-from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, ErrorReport
+from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, ErrorReport, EventKind
 from streamgauge.analytics.dialects.json_reader import JSONReader
 from streamgauge.analytics.dialects.tolerant_json import compact
 
@@ -148,8 +148,10 @@ class A2AReader(JSONReader, event=_Event):
         told = "".join(part.text or "" for part in _parts(status.message))
         delta.tool_plan = "" if ends else told
         error = ErrorReport(state, told or None) if state in _FAILURES else None
-        kind = "terminal" if ends else "progress" if found.kind or update is not found else "other"
-        return DecodedEvent(kind, [delta], error=error, terminal=ends, response_id=task_id)
+        decoded: EventKind = (
+            "terminal" if ends else "progress" if found.kind or update is not found else "other"
+        )
+        return DecodedEvent(decoded, [delta], error=error, terminal=ends, response_id=task_id)
 
 
 def _parts(of: _Parts | None) -> list[_Part]:

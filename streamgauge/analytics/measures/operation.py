@@ -18,7 +18,10 @@ _ENDS = {
     ),
     "text_completion": ("/completions", "/complete", "/generate", "/generate_stream"),
     "embeddings": ("/embeddings", "/embed", ":embedcontent", ":batchembedcontents"),
-    "generate_content": (":generatecontent", ":streamgeneratecontent", ".bidigeneratecontent", "/realtime", *MEDIA),
+    "generate_content": (
+        ":generatecontent", ":streamgeneratecontent", "bidigeneratecontent", "bidigeneratecontentconstrained", "/realtime",
+        "/live/sessions", *MEDIA,
+    ),
 }  # fmt: skip
 """Operation → ends of its paths. The first match counts: `/chat/completions` before `/completions`."""
 
