@@ -258,7 +258,7 @@ def test_user_interrupts_an_answer_but_no_listener_who_agrees() -> None:
     )
     assert (row["finish_reason"], row["silence_ns"], row["outcome"]) == ("interrupted", 150 * MS, "ok")
     (agreed,) = measured(
-        GPT, [*talk, said(1150), *(sound(at) for at in range(1200, 2300, 100)), *silence(2300, 3400)]
+        GPT, [*talk, said(1150), *(sound(at) for at in range(1200, 2300, 100)), *silence(2300), said(2400), *silence(2500, 3400)]
     )
     assert (agreed["finish_reason"], agreed["silence_ns"]) == ("silence", None)
     (after,) = measured(GPT, [*talk, *silence(1200), said(1250), *silence(1300, 2200)])

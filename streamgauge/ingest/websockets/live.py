@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from base64 import b64decode
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -40,14 +41,15 @@ _G711 = {
 }
 """Format → amplitudes of its codes, as segment and mantissa."""
 _PCM = ("audio/pcm", "audio/l16")
-_NOTHING = msgspec.Raw()
+_OF_USER = {"inputTranscription", "interimInputTranscription"}
+_object_decoder = msgspec.json.Decoder(dict[str, Any])
 T = TypeVar("T")
 
 
-def loudness(audio: str | None, kind: str | None) -> int:
+def loudness(audio: Any, kind: Any) -> int:
     """The largest sample of 16 bits in audio as base64. 0: there is none, or its format is unknown."""
-    kind = (kind or "").partition(";")[0].strip().lower()
-    if not audio or (kind not in _PCM and kind not in _G711):
+    kind = str(kind).partition(";")[0].strip().lower()
+    if not isinstance(audio, str) or (kind not in _PCM and kind not in _G711):
         return 0
     try:
         data = b64decode(audio)
@@ -81,7 +83,7 @@ class Live(SocketProtocol):
     def ask(self, message: Message, speech_end: SpeechEnd | None = None) -> None:
         self.asked, self.speech_end = message._replace(payload=b"", wire_bytes=0), speech_end
 
-    def hear(self, message: Message, audio: str | None, kind: str | None) -> bool:
+    def hear(self, message: Message, audio: Any, kind: Any) -> bool:
         """Whether the user begins to speak with this audio."""
         if self.has_signals or loudness(audio, kind) < LOUD:
             return False
@@ -104,88 +106,6 @@ class Live(SocketProtocol):
 # -- Gemini -----------------------------------------------------------------------------------------------------------
 
 
-# Google's clients send names in both spellings.
-class _Blob(msgspec.Struct):
-    data: str | None = None
-    mimeType: str | None = None
-    mime_type: str | None = None
-
-
-class _Input(msgspec.Struct):
-    audio: _Blob | None = None
-    mediaChunks: list[_Blob] | None = None
-    media_chunks: list[_Blob] | None = None
-    text: str | None = None
-    activityStart: Any = None
-    activity_start: Any = None
-    activityEnd: Any = None
-    activity_end: Any = None
-
-
-class _Turns(msgspec.Struct):
-    turnComplete: bool | None = None
-    turn_complete: bool | None = None
-
-
-class _Setup(msgspec.Struct):
-    model: str | None = None
-    sessionId: str | None = None
-
-
-class _Sent(msgspec.Struct):
-    """A message of the client."""
-
-    setup: _Setup | None = None
-    realtimeInput: _Input | None = None
-    realtime_input: _Input | None = None
-    clientContent: _Turns | None = None
-    client_content: _Turns | None = None
-    toolResponse: Any = None
-    tool_response: Any = None
-
-
-class _Content(msgspec.Struct):
-    modelTurn: Any = None
-    outputTranscription: Any = None
-    inputTranscription: Any = None
-    interimInputTranscription: Any = None
-    turnComplete: bool | None = None
-    interrupted: bool | None = None
-    generationComplete: bool | None = None
-
-    @property
-    def is_input(self) -> bool:
-        """It has only what the user said."""
-        others = (
-            self.modelTurn,
-            self.outputTranscription,
-            self.turnComplete,
-            self.interrupted,
-            self.generationComplete,
-        )
-        return bool(self.inputTranscription or self.interimInputTranscription) and not any(others)
-
-
-class _Activity(msgspec.Struct):
-    voiceActivityType: str = ""
-    vadSignalType: str = ""
-
-
-class _Received(msgspec.Struct):
-    """A message of the server."""
-
-    setupComplete: _Setup | None = None
-    serverContent: _Content | None = None
-    toolCall: Any = None
-    toolCallCancellation: Any = None
-    usageMetadata: Any = None
-    voiceActivity: _Activity | None = None
-    voiceActivityDetectionSignal: _Activity | None = None
-
-
-_sent_decoder, _received_decoder = msgspec.json.Decoder(_Sent), msgspec.json.Decoder(_Received)
-
-
 class GeminiLive(Live):
     """Gemini Live, of the Gemini API and Vertex AI.
 
@@ -197,63 +117,61 @@ class GeminiLive(Live):
     """The last output of the open answer is a call of a tool."""
 
     def from_client(self, message: Message, answers: Answers) -> None:
-        sent = decoded(_sent_decoder, message.payload)
-        if sent is None:
-            return
+        sent = json_object(message.payload)
         answer = answers.open[0] if answers.open else None
-        content, spoken = sent.clientContent or sent.client_content, sent.realtimeInput or sent.realtime_input
-        if sent.setup is not None:
-            self.model = (sent.setup.model or "").rpartition("models/")[2] or None
-        elif sent.toolResponse is not None or sent.tool_response is not None:
+        if (setup := _member(sent, "setup")) is not None:
+            self.model = str(_member(setup, "model") or "").rpartition("models/")[2] or None
+        elif _member(sent, "toolResponse") is not None:
             if answer is not None and self.awaits_result:
                 answers.end_answer(answer, self.output_ns)
             self.ask(message)
-        elif content is not None:
+        elif (content := _member(sent, "clientContent")) is not None:
             self.new_turn = True
-            if content.turnComplete or content.turn_complete:
+            if _member(content, "turnComplete"):
                 self.ask(message)
-        elif spoken is not None:
-            self._hear(spoken, message, answer, answers)
-
-    def _hear(self, spoken: _Input, message: Message, answer: Answer | None, answers: Answers) -> None:
-        begins = False
-        if spoken.activityStart is not None or spoken.activity_start is not None:
-            self.has_signals = self.new_turn = begins = True
-        elif spoken.activityEnd is not None or spoken.activity_end is not None:
-            self.ask(message, "client")
-        elif spoken.text is not None:
-            self.new_turn = True
-            self.ask(message)
-        blobs = spoken.mediaChunks or spoken.media_chunks or ()
-        for blob in (spoken.audio, *blobs) if spoken.audio is not None else blobs:
-            begins |= self.hear(message, blob.data, blob.mimeType or blob.mime_type)
-        if begins and answer is not None:
+        elif self._hear(_member(sent, "realtimeInput"), message) and answer is not None:
             answers.add(answer, message._replace(payload=SPEECH, wire_bytes=0))
 
+    def _hear(self, spoken: Any, message: Message) -> bool:
+        """Whether the user begins to speak."""
+        if _member(spoken, "activityStart") is not None:
+            self.has_signals = self.new_turn = True
+            return True
+        if _member(spoken, "activityEnd") is not None:
+            self.ask(message, "client")
+        elif _member(spoken, "text") is not None:
+            self.new_turn = True
+            self.ask(message)
+        chunks, begins = _member(spoken, "mediaChunks"), False
+        for blob in (_member(spoken, "audio"), *(chunks if isinstance(chunks, list) else ())):
+            begins |= self.hear(message, _member(blob, "data"), _member(blob, "mimeType"))
+        return begins
+
     def from_server(self, message: Message, answers: Answers) -> None:
-        received = decoded(_received_decoder, message.payload)
+        received = json_object(message.payload)
         answer = answers.open[0] if answers.open else None
         if received is None:
             if answer is not None:
                 answers.add(answer, message)
             return
-        if received.setupComplete is not None:
-            self.session = received.setupComplete.sessionId
-        if activity := received.voiceActivity or received.voiceActivityDetectionSignal:
-            self._signal(activity.voiceActivityType or activity.vadSignalType, message, answer, answers)
-        content, call = received.serverContent or _Content(), received.toolCall
-        is_output = bool(call or content.modelTurn or content.outputTranscription)
-        if answer is None and (is_output or (content.turnComplete and self.asked is not None)):
+        self.session = _text(_member(received.get("setupComplete"), "sessionId")) or self.session
+        activity = received.get("voiceActivity") or received.get("voiceActivityDetectionSignal")
+        if activity:
+            kind = _member(activity, "voiceActivityType") or _member(activity, "vadSignalType")
+            self._signal(str(kind), message, answer, answers)
+        content, call = received.get("serverContent"), received.get("toolCall")
+        is_output = bool(call or _member(content, "modelTurn") or _member(content, "outputTranscription"))
+        ends = bool(_member(content, "turnComplete"))
+        if answer is None and (is_output or (ends and self.asked is not None)):
             answer = self.begin(message, answers)
-        is_content = received.serverContent is not None and not content.is_input
-        if answer is None or not (
-            is_content or call or received.toolCallCancellation or received.usageMetadata
-        ):
+        is_content = isinstance(content, dict) and not content.keys() <= _OF_USER
+        others = call or received.get("toolCallCancellation") or received.get("usageMetadata")
+        if answer is None or not (is_content or others):
             return
         answers.add(answer, message)
         self.output_ns = message.at_ns
         self.awaits_result = bool(call) or (self.awaits_result and not is_output)
-        if content.turnComplete:
+        if ends:
             answers.end_answer(answer, message.at_ns)
 
     def _signal(self, kind: str, message: Message, answer: Answer | None, answers: Answers) -> None:
@@ -267,42 +185,6 @@ class GeminiLive(Live):
 # -- GPT-Live ---------------------------------------------------------------------------------------------------------
 
 
-class _Backend(msgspec.Struct):
-    model: str | None = None
-
-
-class _Delegation(msgspec.Struct):
-    id: str | None = None
-    target: str | None = None
-    responses: _Backend | None = None
-
-
-class _Audio(msgspec.Struct):
-    format: dict[str, Any] | None = None
-
-
-class _Session(msgspec.Struct):
-    id: str | None = None
-    model: str | None = None
-    audio: _Audio | None = None
-    delegation: _Delegation | None = None
-
-
-class _LiveEvent(msgspec.Struct):
-    type: str = ""
-    session: _Session | None = None
-    audio: str | None = None
-    delta: str | None = None
-    delegation: _Delegation | None = None
-    delegation_id: str | None = None
-    event: msgspec.Raw = _NOTHING
-
-
-class _Nested(msgspec.Struct):
-    type: str = ""
-
-
-_live_decoder, _nested_decoder = msgspec.json.Decoder(_LiveEvent), msgspec.json.Decoder(_Nested)
 BACKEND = "delegation:"
 """Begin of the keys of delegated answers."""
 
@@ -320,34 +202,38 @@ class OpenAILive(Live):
     """Model of delegated answers."""
     pause: list[Message] = msgspec.field(default_factory=list)
     """Messages since the last output of the spoken answer, which are part of it only if more follows."""
-    interrupted_ns: int | None = None
-    """When the user began to speak within the spoken answer."""
+    has_speech: bool = False
+    """The user began to speak within the spoken answer."""
+    is_spoken_over: bool = False
+    """So they did at its last output."""
 
     def from_client(self, message: Message, answers: Answers) -> None:
-        event = decoded(_live_decoder, message.payload)
-        if event is None:
-            return
-        if event.type == "session.input_audio.append":
-            if self.hear(message, event.audio, self.format.get("type")) and _spoken(answers) is not None:
+        event = json_object(message.payload) or {}
+        kind = event.get("type")
+        if kind == "session.input_audio.append":
+            if (
+                self.hear(message, event.get("audio"), self.format.get("type"))
+                and _spoken(answers) is not None
+            ):
                 self.pause.append(message._replace(payload=SPEECH, wire_bytes=0))
-        elif event.type in ("session.start", "session.update"):
-            self._configure(event.session or _Session())
-        elif event.type == "session.commentary.append":
+        elif kind in ("session.start", "session.update"):
+            self._configure(event.get("session"))
+        elif kind == "session.commentary.append":
             self.ask(message)
-        elif event.type == "response.create":
+        elif kind == "response.create":
             self.ask(message)
             self.begin(message, answers, BACKEND, self.backend)
 
     def from_server(self, message: Message, answers: Answers) -> None:
-        event = decoded(_live_decoder, message.payload)
+        event = json_object(message.payload)
         spoken = _spoken(answers)
         if event is None:
             if spoken is not None:
                 answers.add(spoken, message)
             return
-        kind = event.type
+        kind = event.get("type")
         is_audio = kind == "session.output_audio.delta"
-        is_audible = is_audio and loudness(event.delta, self.format.get("type")) >= AUDIBLE
+        is_audible = is_audio and loudness(event.get("delta"), self.format.get("type")) >= AUDIBLE
         if spoken is not None:
             silence_ns, has_turn = (
                 message.at_ns - self.output_ns,
@@ -356,16 +242,15 @@ class OpenAILive(Live):
             if kind == "session.closed" or silence_ns > (TURN_PAUSE_NS if has_turn else ANSWER_PAUSE_NS):
                 self._end(spoken, answers)
                 spoken = None
-        if event.session is not None:
-            self._configure(event.session)
+        if "session" in event:
+            self._configure(event["session"])
         elif kind == "response.event":
             self._add_delegated(event, message, answers)
         elif (
-            kind == "session.delegation.created"
-            and event.delegation
-            and event.delegation.target == "responses"
+            kind == "session.delegation.created" and _member(event.get("delegation"), "target") == "responses"
         ):
-            self.begin(message, answers, BACKEND + (event.delegation.id or ""), self.backend)
+            key = BACKEND + str(_member(event["delegation"], "id"))
+            self.begin(message, answers, key, self.backend)
         elif is_audible or kind in ("session.output_transcript.delta", "session.delegation.created"):
             self._speak(spoken, message, answers)
         elif is_audio and spoken is not None:
@@ -374,12 +259,14 @@ class OpenAILive(Live):
         elif kind == "error":
             answers.add(None, message)
 
-    def _configure(self, session: _Session) -> None:
-        self.model, self.session = session.model or self.model, session.id or self.session
-        if session.audio is not None and session.audio.format is not None:
-            self.format = session.audio.format
-        if session.delegation is not None and session.delegation.responses is not None:
-            self.backend = session.delegation.responses.model or self.backend
+    def _configure(self, session: Any) -> None:
+        self.model = _text(_member(session, "model")) or self.model
+        self.session = _text(_member(session, "id")) or self.session
+        audio_format = _member(_member(session, "audio"), "format")
+        self.format = audio_format if isinstance(audio_format, dict) else self.format
+        self.backend = (
+            _text(_member(_member(_member(session, "delegation"), "responses"), "model")) or self.backend
+        )
 
     def _speak(self, spoken: Answer | None, message: Message, answers: Answers) -> None:
         if spoken is None:
@@ -388,36 +275,56 @@ class OpenAILive(Live):
             answers.add(spoken, message._replace(payload=msgspec.json.encode(started), wire_bytes=0))
         for before in self.pause:
             answers.add(spoken, before)
-            if before.payload == SPEECH:
-                self.interrupted_ns = before.at_ns
+            self.has_speech |= before.payload == SPEECH
         self.pause, self.output_ns = [], message.at_ns
+        self.is_spoken_over = self.has_speech and message.at_ns - self.spoke_ns <= SPEECH_PAUSE_NS
         answers.add(spoken, message)
 
     def _end(self, spoken: Answer, answers: Answers) -> None:
         """End the answer with its last output. The user has interrupted it if they spoke until then."""
-        interrupted = self.interrupted_ns is not None and self.output_ns - self.spoke_ns <= SPEECH_PAUSE_NS
-        payload = b'{"type":"answer.ended","reason":"%b"}' % (b"interrupted" if interrupted else b"silence")
+        reason = b"interrupted" if self.is_spoken_over else b"silence"
+        payload = b'{"type":"answer.ended","reason":"%b"}' % reason
         answers.add(spoken, Message(self.output_ns, self.output_ns, payload, 0))
         answers.end_answer(spoken, self.output_ns)
-        self.pause, self.interrupted_ns = [], None
+        self.pause, self.has_speech = [], False
 
-    def _add_delegated(self, event: _LiveEvent, message: Message, answers: Answers) -> None:
-        key = BACKEND + (event.delegation_id or "")
+    def _add_delegated(self, event: dict[str, Any], message: Message, answers: Answers) -> None:
+        key = BACKEND + str(event.get("delegation_id") or "")
         delegated = [answer for answer in answers.open if answer.key.startswith(BACKEND)]
         answer = next((a for a in delegated if a.key == key), None)
-        answer = answer or next((a for a in delegated if a.key == BACKEND or key == BACKEND), None)
-        nested = decoded(_nested_decoder, bytes(event.event)) or _Nested()
+        answer = answer or next((a for a in delegated if BACKEND in (a.key, key)), None)
         if answer is None:
             answer = self.begin(message, answers, key, self.backend)
         answer.key = max(answer.key, key)
-        answers.add(answer, message._replace(payload=bytes(event.event)))
-        if nested.type in ENDS or nested.type == "error":
+        answers.add(answer, message._replace(payload=msgspec.json.encode(event.get("event"))))
+        if _member(event.get("event"), "type") in (*ENDS, "error"):
             answers.end_answer(answer, message.at_ns)
             self.ask(message)
 
 
 def _spoken(answers: Answers) -> Answer | None:
     return next((answer for answer in answers.open if not answer.key), None)
+
+
+def _member(value: Any, name: str) -> Any:
+    """A member of an object. Google's clients send names in both spellings."""
+    if not isinstance(value, dict):
+        return None
+    found = value.get(name)
+    return found if found is not None else value.get(_snake_case(name))
+
+
+@cache
+def _snake_case(name: str) -> str:
+    return "".join("_" + letter.lower() if letter.isupper() else letter for letter in name)
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def json_object(payload: bytes) -> dict[str, Any] | None:
+    return decoded(_object_decoder, payload)
 
 
 def decoded(decoder: msgspec.json.Decoder[T], payload: bytes) -> T | None:
