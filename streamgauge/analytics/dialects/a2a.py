@@ -140,6 +140,7 @@ class A2AReader(JSONReader, event=_Event):
             return DecodedEvent(response_id=task_id)
         status = update.status or _Status()
         state = (status.state or "").lower().removeprefix("task_state_").replace("_", "-")
+        state = "canceled" if state == "cancelled" else state  # the word of REST in 0.3
         ends = state in _ENDS or message is not None
         delta = ChoiceDelta(finish_reason=state if state in _ENDS else None)
         for said in (update, *(update.artifacts or ()), update.artifact, status.message if ends else None):

@@ -55,6 +55,8 @@ def as_of_0_3(value: Any, *, rest: bool) -> Any:
         return value
     made = {name: as_of_0_3(one, rest=rest) for name, one in value.items()}
     if rest:
+        if "state" in made:
+            made["state"] = made["state"].replace("CANCELED", "CANCELLED")
         if "messageId" in made:
             made["content"] = made.pop("parts")
         return made
@@ -80,7 +82,7 @@ def exchange(binding: str, *events: dict[str, Any], **more: Any) -> dict[str, An
     is_rpc = binding.startswith("jsonrpc")
     if is_rpc:
         sent = [{"jsonrpc": "2.0", "id": 7, **(e if "error" in e else {"result": e})} for e in sent]
-    request = {"message": {"messageId": "u", "role": "ROLE_USER", "parts": [{"text": "go"}]}}
+    request: dict[str, Any] = {"message": {"messageId": "u", "role": "ROLE_USER", "parts": [{"text": "go"}]}}
     if is_rpc:
         request = {"jsonrpc": "2.0", "id": 7, "method": STREAM[binding], "params": request}
     return row(
