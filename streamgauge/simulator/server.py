@@ -113,7 +113,7 @@ class Simulator:
     # requests
 
     async def _handle(self, connection: Connection, request: Request) -> None:
-        parts = urlsplit(request.target)
+        parts = urlsplit(request.target.replace("//", "/", 1))  # Google's client begins a path with both
         if connection.upgraded is not None:
             await self._websocket(connection, request, parts.path, parse_qs(parts.query))
             return

@@ -234,11 +234,10 @@ class OpenAILive(Live):
         kind = event.get("type")
         is_audio = kind == "session.output_audio.delta"
         is_audible = is_audio and loudness(event.get("delta"), self.format.get("type")) >= AUDIBLE
+        is_output = is_audible or kind in ("session.output_transcript.delta", "session.delegation.created")
         if spoken is not None:
-            silence_ns, has_turn = (
-                message.at_ns - self.output_ns,
-                is_audible and self.spoke_ns > self.output_ns,
-            )
+            silence_ns = message.at_ns - self.output_ns
+            has_turn = is_output and self.spoke_ns > self.output_ns
             if kind == "session.closed" or silence_ns > (TURN_PAUSE_NS if has_turn else ANSWER_PAUSE_NS):
                 self._end(spoken, answers)
                 spoken = None
@@ -251,7 +250,7 @@ class OpenAILive(Live):
         ):
             key = BACKEND + str(_member(event["delegation"], "id"))
             self.begin(message, answers, key, self.backend)
-        elif is_audible or kind in ("session.output_transcript.delta", "session.delegation.created"):
+        elif is_output:
             self._speak(spoken, message, answers)
         elif is_audio and spoken is not None:
             if len(self.pause) < MAX_PAUSE_MESSAGES and len(message.payload) <= MAX_PAUSE_BYTES:
