@@ -65,7 +65,7 @@ Times = Literal["reads", "exchange", "none"]
 """What is timed: each read of the body, only the start, the head and the end (a HAR file), or nothing (a recorded body)."""
 
 SpeechEnd = Literal["server", "client", "audio"]
-"""Who says when the user has stopped to speak: an event of the server, a signal of the client, or the loudness of its audio."""
+"""Source of the end of the user's speech: an event of the server, a signal of the client, or the loudness of the client's audio."""
 
 WaitedFor = Literal["client", "tap"]
 Wait = tuple[int, int, WaitedFor]
@@ -222,7 +222,7 @@ class Opened(Record, frozen=True):
     response_index: int | None = None
     """Number of this answer on its WebSocket, from 0."""
     speech_end: SpeechEnd | None = None
-    """Its t0 is the end of the user's speech, found in this way. None: it is another message, or unknown."""
+    """Its t0 is the end of the user's speech, from this source. None: t0 is another message."""
 
     @property
     def asks_for_websocket(self) -> bool:

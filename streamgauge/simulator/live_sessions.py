@@ -1,7 +1,7 @@
 """What the simulator does on a WebSocket of live audio: Gemini Live, and GPT-Live.
 
-The server finds the user's speech as that of Realtime does, and does not say so. GPT-Live sends silence between its answers. With the
-delegation `responses`, an answer of the Responses API precedes what it says.
+Speech is detected as in a Realtime session, without events. GPT-Live sends silence between its answers. With the delegation `responses`,
+an answer of the Responses API precedes the spoken one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamgauge.simulator.written_streams import WRITTEN_STREAMS
 SPEECH_PAUSE_MS = 500
 """A longer silence ends the user's speech."""
 REACTION_S = 0.25
-"""So long GPT-Live speaks on after the user has begun to speak."""
+"""Time from the start of the user's speech to the silence of GPT-Live."""
 FRAME_S = 0.1
 PAUSE_S = 0.3
 """Silence between two answers of GPT-Live."""
@@ -34,7 +34,7 @@ _SILENCE = b64encode(bytes(int(FRAME_S * BYTES_PER_S["audio/pcm"]))).decode()
 
 
 class LiveSession(Session):
-    """What both sessions do."""
+    """Detection of speech, and the answer in progress."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -49,7 +49,7 @@ class LiveSession(Session):
     def in_progress(self) -> AnswerSender | None:
         return self.answer if self.answer in self._open and self.answer.row.terminal_ns is None else None
 
-    def hear(self, audio: str, read_ns: int, kind: str = "audio/pcm", bytes_per_s: int = 0) -> None:
+    def add_audio(self, audio: str, read_ns: int, kind: str = "audio/pcm", bytes_per_s: int = 0) -> None:
         data = b64decode(audio)
         self._position_ms += len(data) / (bytes_per_s or BYTES_PER_S[kind]) * 1000
         if is_loud(data, kind):
@@ -70,7 +70,7 @@ class LiveSession(Session):
         answer.task.cancel()
 
     def respond(self, asked_ns: int) -> None:
-        """Answer what the user has said until then."""
+        """Begin the answer to the input until then."""
 
     def prepared(self, sender: AnswerSender, **changes: Any) -> AnswerSender:
         """An answer without the faults that the protocol does not have."""
@@ -92,7 +92,7 @@ class GeminiLiveSession(LiveSession):
             self.socket.send({"setupComplete": {}})
         elif (sent := members.get("realtimeinput")) is not None:
             if "audio" in sent:
-                self.hear(sent["audio"]["data"], read_ns, bytes_per_s=32_000)
+                self.add_audio(sent["audio"]["data"], read_ns, bytes_per_s=32_000)
             elif "text" in sent or "activityEnd" in sent or "activity_end" in sent:
                 self.respond(read_ns)
         elif "toolresponse" in members:
@@ -144,7 +144,7 @@ class OpenAILiveSession(LiveSession):
             self._send("session.started", session=self._session)
             self._silence = asyncio.get_running_loop().create_task(self._be_silent())
         elif kind == "session.input_audio.append":
-            self.hear(message["audio"], read_ns, self._session["audio"]["format"]["type"])
+            self.add_audio(message["audio"], read_ns, self._session["audio"]["format"]["type"])
         elif kind == "session.commentary.append":
             self._speak(read_ns)
         elif kind == "response.create":

@@ -1,11 +1,11 @@
 """Agent2Agent protocol, 0.3 and 1.0: JSON-RPC and REST, as SSE or as one JSON body. Both versions have the operations of 1.0.
 
 Each event is a task, a message, a change of a task's status, or a part of an artifact. The texts and data of artifacts and messages are
-output. A message beside a status that ends nothing tells how the task gets on: it counts as reasoning, and is not part of it.
+output. The message of a status that is not final reports progress: it counts as reasoning, and not in `reasoning_chars`.
 
 A stream ends with a message, or with a state in which the agent does not work: the finish reason. `failed` and `rejected` are errors.
-`canceled` is none, and neither is a state in which the task waits for input or authentication. An agent that ends a stream in another
-state hangs up: the stream is truncated. The state of a task that is only read or cancelled says nothing about the request.
+`canceled` is none, and neither is a state in which the task waits for input or authentication. A stream that ends in another state is
+truncated: the agent hung up. The state of a task that is only read or cancelled is no result of that request.
 
 Systems:
 
@@ -140,7 +140,7 @@ class A2AReader(JSONReader, event=_Event):
             return DecodedEvent(response_id=task_id)
         status = update.status or _Status()
         state = (status.state or "").lower().removeprefix("task_state_").replace("_", "-")
-        state = "canceled" if state == "cancelled" else state  # the word of REST in 0.3
+        state = "canceled" if state == "cancelled" else state  # as REST of 0.3 spells it
         ends = state in _ENDS or message is not None
         delta = ChoiceDelta(finish_reason=state if state in _ENDS else None)
         for said in (update, *(update.artifacts or ()), update.artifact, status.message if ends else None):

@@ -39,6 +39,8 @@ from streamgauge.analytics.dialects.tolerant_json import compact, whole_number
 
 _BILLED_BY_PROMPT = re.compile(r"gemini-(1|2)\b")
 _COUNTS = ("promptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "cachedContentTokenCount")
+_LIVE_COUNT = "responseTokenCount"
+"""Name of the candidates' count in reports of Gemini Live."""
 _RATE = re.compile(r"audio/(?:L16|pcm)\b.*\brate=(\d{1,6})", re.IGNORECASE)
 
 
@@ -229,8 +231,8 @@ def normalised(raw: dict[str, Any]) -> Usage:
         value if value is None or (type(value) is int and 0 <= value < 2**53) else whole_number(value)
         for value in map(raw.get, _COUNTS)
     ]
-    if candidates is None:  # the name in reports of Gemini Live
-        candidates = whole_number(raw.get("responseTokenCount"))
+    if candidates is None:
+        candidates = whole_number(raw.get(_LIVE_COUNT))
     tool_use = raw.get("toolUsePromptTokenCount")
     if tool_use is not None and (tokens := whole_number(tool_use)) is not None:
         prompt = (prompt or 0) + tokens

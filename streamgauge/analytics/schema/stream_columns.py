@@ -108,8 +108,7 @@ class StreamRow(TypedDict):
     response_index: Annotated[Int32, OPENED, ATTRIBUTE]
     """Number of the answer on its WebSocket, from 0. NULL for HTTP."""
     speech_end: Annotated[Text, OPENED, ATTRIBUTE]
-    """Of an answer to speech, what says when the speech ended, which is t0: server (its event), client (its signal), audio (loudness of
-    the client's audio). NULL otherwise."""
+    """Source of the end of speech that is t0: server (its event), client (its signal), audio (loudness). NULL: t0 is another message."""
     path: Annotated[Text, OPENED, LIVE]
     """Path of the request to the upstream, without parameters, fragment and query except ?alt=sse. A segment that is no identifier is
     hashed."""

@@ -1,9 +1,9 @@
-"""Live audio without turns on the wire: Gemini Live, and GPT-Live, which listens and speaks at the same time.
+"""Protocols of live audio without an event for the end of the user's speech: Gemini Live and GPT-Live.
 
-Neither has to say when the user stops to speak. Then the loudness of the client's audio does: time zero of an answer is the last
-message of the client that is loud before it (`SpeechEnd` "audio"). Signals of the server or of the client take precedence.
+Time zero of an answer to speech is then the client's last loud message before the answer (`SpeechEnd` "audio"). Signals of the server or
+of the client take precedence.
 
-An answer is interrupted by speech that begins within it. Where no message says so, `SPEECH` is an event of the answer.
+Speech that begins within an answer may interrupt it, so it is an event of the answer: `SPEECH`, if no message signals it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOUD = 1000
 AUDIBLE = 33
 """Least sample of GPT-Live's speech: −60 dBFS. Between answers it sends zeros."""
 SPEECH_PAUSE_NS = 500_000_000
-"""Speech after a longer pause is new speech."""
+"""Loud audio after a longer pause begins new speech."""
 ANSWER_PAUSE_NS = 1_000_000_000
 """A longer silence of GPT-Live ends its answer."""
 TURN_PAUSE_NS = 200_000_000
@@ -63,18 +63,18 @@ def loudness(audio: Any, kind: Any) -> int:
 
 
 class Live(SocketProtocol):
-    """What both have: the session, who asked for the next answer, and when the user spoke."""
+    """State of both: the session, what the next answer answers, and when the user spoke."""
 
     model: str | None = None
     session: str | None = None
     asked: Message | None = None
     """What the next answer answers."""
     speech_end: SpeechEnd | None = None
-    """It is the end of the user's speech."""
+    """`asked` is the end of the user's speech, from this source."""
     has_signals: bool = False
-    """The server or the client says when the user speaks, so loudness does not matter."""
+    """The server or the client signals speech, so loudness is ignored."""
     new_turn: bool = False
-    """The user has said something since the last answer."""
+    """There was speech or text of the user since the last answer."""
     spoke_ns: int = -SPEECH_PAUSE_NS - 1
     """Time of the user's last loud audio."""
     output_ns: int = 0
@@ -83,8 +83,8 @@ class Live(SocketProtocol):
     def ask(self, message: Message, speech_end: SpeechEnd | None = None) -> None:
         self.asked, self.speech_end = message._replace(payload=b"", wire_bytes=0), speech_end
 
-    def hear(self, message: Message, audio: Any, kind: Any) -> bool:
-        """Whether the user begins to speak with this audio."""
+    def add_audio(self, message: Message, audio: Any, kind: Any) -> bool:
+        """Whether speech of the user begins with this audio."""
         if self.has_signals or loudness(audio, kind) < LOUD:
             return False
         begins = message.at_ns - self.spoke_ns > SPEECH_PAUSE_NS
@@ -94,7 +94,7 @@ class Live(SocketProtocol):
         return begins
 
     def begin(self, message: Message, answers: Answers, key: str = "", model: str | None = None) -> Answer:
-        """Begin the answer to what has asked, else one that begins with this message. The body is that of a request."""
+        """Begin the answer to `asked`. Without it, time zero is that of this message. The body has the form of a request."""
         body = {"model": model or self.model, "input": "" if self.new_turn else [], "stream": True,
                 "conversation": self.session or answers.stream}  # fmt: skip
         asked, speech_end = self.asked or message, self.speech_end
@@ -129,10 +129,10 @@ class GeminiLive(Live):
             self.new_turn = True
             if _member(content, "turnComplete"):
                 self.ask(message)
-        elif self._hear(_member(sent, "realtimeInput"), message) and answer is not None:
+        elif self._add_input(_member(sent, "realtimeInput"), message) and answer is not None:
             answers.add(answer, message._replace(payload=SPEECH, wire_bytes=0))
 
-    def _hear(self, spoken: Any, message: Message) -> bool:
+    def _add_input(self, spoken: Any, message: Message) -> bool:
         """Whether the user begins to speak."""
         if _member(spoken, "activityStart") is not None:
             self.has_signals = self.new_turn = True
@@ -144,7 +144,7 @@ class GeminiLive(Live):
             self.ask(message)
         chunks, begins = _member(spoken, "mediaChunks"), False
         for blob in (_member(spoken, "audio"), *(chunks if isinstance(chunks, list) else ())):
-            begins |= self.hear(message, _member(blob, "data"), _member(blob, "mimeType"))
+            begins |= self.add_audio(message, _member(blob, "data"), _member(blob, "mimeType"))
         return begins
 
     def from_server(self, message: Message, answers: Answers) -> None:
@@ -190,11 +190,12 @@ BACKEND = "delegation:"
 
 
 class OpenAILive(Live):
-    """OpenAI's GPT-Live. It sends sound all the time, and no event begins or ends an answer.
+    """OpenAI's GPT-Live. The server sends sound continuously, and no event begins or ends an answer.
 
     Audible sound, its transcript or a delegation to the client begins an answer, and a silence ends it. The events `answer.started` and
     `answer.ended` are added to it: they have the model, the format, and whether the user interrupted. A delegation to the Responses
-    API is an answer of its own with the events of that API. The model speaks what the client or the delegated response says.
+    API is an answer of its own with the events of that API. The client's commentary and the end of a delegated answer ask for a spoken
+    one.
     """
 
     format: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "audio/pcm", "rate": 24000})
@@ -212,7 +213,7 @@ class OpenAILive(Live):
         kind = event.get("type")
         if kind == "session.input_audio.append":
             if (
-                self.hear(message, event.get("audio"), self.format.get("type"))
+                self.add_audio(message, event.get("audio"), self.format.get("type"))
                 and _spoken(answers) is not None
             ):
                 self.pause.append(message._replace(payload=SPEECH, wire_bytes=0))

@@ -37,7 +37,7 @@ class Answers(Protocol):
 
     def begin(self, request: Message, key: str = "", speech_end: SpeechEnd | None = None) -> Answer:
         """Begin an answer. Its time zero is that of `request`, whose payload is recorded as the request's body. `speech_end`: it is
-        the end of the user's speech, found in this way."""
+        the end of the user's speech, from this source."""
         ...
 
     def add(self, answer: Answer | None, message: Message) -> None:
