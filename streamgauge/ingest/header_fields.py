@@ -123,7 +123,7 @@ _IDS = _names(
 
 _REQUEST = _names(
     """
-    accept accept-encoding anthropic-beta anthropic-version content-encoding content-length content-type mcp-protocol-version
+    a2a-version accept accept-encoding anthropic-beta anthropic-version content-encoding content-length content-type mcp-protocol-version
     openai-beta originator transfer-encoding upgrade user-agent x-request-id x-stainless-arch x-stainless-async x-stainless-lang
     x-stainless-os x-stainless-package-version x-stainless-retry-count x-stainless-runtime x-stainless-runtime-version x-stainless-timeout
     """

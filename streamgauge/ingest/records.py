@@ -64,6 +64,9 @@ CodingFault = Literal[
 Times = Literal["reads", "exchange", "none"]
 """What is timed: each read of the body, only the start, the head and the end (a HAR file), or nothing (a recorded body)."""
 
+SpeechEnd = Literal["server", "client", "audio"]
+"""Source of the end of the user's speech: an event of the server, a signal of the client, or the loudness of the client's audio."""
+
 WaitedFor = Literal["client", "tap"]
 Wait = tuple[int, int, WaitedFor]
 """(start, end, who delayed the exchange), in ns since t0: a wait for the client to send its request or to read the response,
@@ -218,6 +221,8 @@ class Opened(Record, frozen=True):
     """The WebSocket of this answer (`streamgauge.ingest.websockets`). None: a request of HTTP, or a WebSocket itself."""
     response_index: int | None = None
     """Number of this answer on its WebSocket, from 0."""
+    speech_end: SpeechEnd | None = None
+    """Its t0 is the end of the user's speech, from this source. None: t0 is another message."""
 
     @property
     def asks_for_websocket(self) -> bool:

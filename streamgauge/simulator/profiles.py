@@ -6,6 +6,7 @@ to a profile, also for models that have none.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -62,6 +63,9 @@ _API_BY_PATH_END = {
     "/chat/completions": "chat", "/completions": "completions", "/responses": "responses", "/messages": "messages",
     "/api/v1/chat": "lmstudio", "/v2/chat": "cohere", ":streamGenerateContent": "gemini", ":generateContent": "gemini",
 }  # fmt: skip
+SOCKET_API_BY_PATH_END = {
+    "/responses": "responses", "/realtime": "realtime", "BidiGenerateContent": "gemini_live", "/live/sessions": "openai_live",
+}  # fmt: skip
 
 
 def default_vendor(api: str, family: str = "") -> str:
@@ -71,9 +75,9 @@ def default_vendor(api: str, family: str = "") -> str:
     return next((vendor for vendor in of_api if family and vendor.startswith(family)), usual)
 
 
-def api_of_path(path: str) -> str | None:
+def api_of_path(path: str, apis: Mapping[str, str] = _API_BY_PATH_END) -> str | None:
     """The API of an endpoint path, or None."""
-    return next((api for ending, api in _API_BY_PATH_END.items() if path.endswith(ending)), None)
+    return next((api for ending, api in apis.items() if path.endswith(ending)), None)
 
 
 def profile_for(model: Any, path: str, api: str) -> Profile:

@@ -346,6 +346,8 @@ PLACEHOLDERS: dict[str, Callable[[ResponseWriter], Any]] = {
     "finish": lambda w: w.finish_reason,
     "status": lambda w: "cancelled" if w.interruption else w.finish_reason,
     "reason": lambda w: w.interruption or ("max_output_tokens" if w.plan.finish == "length" else None),
+    "interruption": lambda w: w.interruption,
+    "awaits_result": lambda w: w.tool_calls and not w.interruption,
     "hides_reasoning": lambda w: w.plan.reasoning == "hidden",
     "has_finished": lambda w: w.has_finished,
     # usage

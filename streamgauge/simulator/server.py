@@ -1,6 +1,6 @@
 """The simulated upstream: routes, start and stop.
 
-    GET   /v1/responses, /v1/realtime   WebSockets
+    GET   /v1/responses, /v1/realtime, /v1/live/sessions, …BidiGenerateContent   WebSockets
     POST  any path that ends in /chat/completions, /completions, /responses, /messages, /api/v1/chat, /v2/chat,
           :streamGenerateContent or :generateContent
     GET   /v1/models               models
@@ -36,12 +36,19 @@ from streamgauge.ingest.private_files import write_json
 from streamgauge.settings.values import Address, Duration, Number, WholeNumber
 from streamgauge.simulator.connection import Connection, Request
 from streamgauge.simulator.ledger import Ledger, LedgerRow, RowBuilder
-from streamgauge.simulator.profiles import PROFILES, api_of_path, default_vendor, profile_for
+from streamgauge.simulator.live_sessions import GeminiLiveSession, OpenAILiveSession
+from streamgauge.simulator.profiles import (
+    PROFILES,
+    SOCKET_API_BY_PATH_END,
+    api_of_path,
+    default_vendor,
+    profile_for,
+)
 from streamgauge.simulator.rate_limits import RateLimits
 from streamgauge.simulator.response_plan import draw_plan, read_simulate_header
 from streamgauge.simulator.response_sender import Planned, ResponseSender
 from streamgauge.simulator.response_writer import ResponseWriter
-from streamgauge.simulator.socket_sessions import RealtimeSession, ResponsesSession
+from streamgauge.simulator.socket_sessions import RealtimeSession, ResponsesSession, Session
 from streamgauge.simulator.sockets import Socket
 from streamgauge.simulator.written_streams import WRITTEN_STREAMS
 
@@ -106,7 +113,7 @@ class Simulator:
     # requests
 
     async def _handle(self, connection: Connection, request: Request) -> None:
-        parts = urlsplit(request.target)
+        parts = urlsplit(request.target.replace("//", "/", 1))  # Google's client begins a path with both
         if connection.upgraded is not None:
             await self._websocket(connection, request, parts.path, parse_qs(parts.query))
             return
@@ -144,8 +151,8 @@ class Simulator:
     async def _websocket(
         self, connection: Connection, request: Request, path: str, query: dict[str, list[str]]
     ) -> None:
-        api = "realtime" if path.endswith("/realtime") else api_of_path(path)
-        if api not in ("responses", "realtime") or not self.options.websockets:
+        socket_api = api_of_path(path, SOCKET_API_BY_PATH_END)
+        if socket_api is None or not self.options.websockets:
             row_builder = self._row(request, path)
             self._refuse(connection, row_builder, None, _Refused(426, "no WebSocket here"))
             row_builder.row.expected_outcome, row_builder.row.error_type = "refused", "websocket"
@@ -153,12 +160,12 @@ class Simulator:
             return
         request.headers.setdefault("x-request-id", f"sim-{self.options.seed}-socket-{request.received_ns}")
 
-        def begin(request: Request, body: dict[str, Any], index: int) -> Planned:
+        def begin(request: Request, body: dict[str, Any], index: int, api: str | None) -> Planned:
             row_builder = self._row(request, path)
             row = row_builder.row
             row.response_index, row.status = index, 101
             try:
-                planned = self._plan(request, body, path, api, row_builder)
+                planned = self._plan(request, body, path, api or socket_api, row_builder)
                 if not planned.writer.stream.has("websocket"):
                     raise _Refused(400, f"{planned.writer.stream.vendor} has no WebSockets")
             except _Refused:
@@ -173,11 +180,12 @@ class Simulator:
         except RemoteProtocolError:
             connection.close()
             return
-        if api == "responses":
-            await ResponsesSession(socket, begin, self._open_stream).run()
-        else:
+        if socket_api == "realtime":
             model = query.get("model", ["gpt-sim-realtime"])[0]
             await RealtimeSession(socket, begin, self._open_stream, model=model).run()
+            return
+        socket.is_binary = socket_api == "gemini_live"  # as Google's server
+        await _SESSIONS[socket_api](socket, begin, self._open_stream).run()
 
     def _row(self, request: Request, path: str) -> RowBuilder:
         seq = self.ledger.next_seq()
@@ -289,6 +297,11 @@ class Simulator:
             "refused": self.refused,
             "connections": len(self._connections),
         }
+
+
+_SESSIONS: dict[str, type[Session]] = {
+    "responses": ResponsesSession, "gemini_live": GeminiLiveSession, "openai_live": OpenAILiveSession,
+}  # fmt: skip
 
 
 class _Refused(ValueError):

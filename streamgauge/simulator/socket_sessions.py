@@ -32,8 +32,8 @@ SOCKET_LIMIT_S = 3600
 SILENCE = 500
 """Largest sample of 16 bits that is no speech."""
 Message = dict[str, Any]
-Begin = Callable[[Request, Message, int], Planned]
-"""Plan the answer to a request with this body and index, and add its row to the ledger."""
+Begin = Callable[[Request, Message, int, str | None], Planned]
+"""Plan the answer to a request with this body, index and API, and add its row to the ledger."""
 
 
 class Session(ABC):
@@ -72,27 +72,34 @@ class Session(ABC):
         error = {"type": "invalid_request_error", "code": code, "message": message, "param": None}
         self.socket.send({"type": "error", "event_id": f"event_{time.monotonic_ns()}", "error": error})
 
-    def asked(self, body: Message, asked_ns: int, stream_id: str | None = None) -> AnswerSender:
-        """Prepare an answer, which `start` sends."""
+    def asked(
+        self,
+        body: Message,
+        asked_ns: int,
+        stream_id: str | None = None,
+        api: str | None = None,
+        sender: type[AnswerSender] = AnswerSender,
+    ) -> AnswerSender:
+        """Prepare an answer, which `start` sends. `api`: of this one, if it is not that of the socket."""
         request = replace(
             self.socket.request, wall_ns=time.time_ns(), received_ns=asked_ns, complete_ns=asked_ns
         )
         if forced := (body.get("metadata") or {}).get("x-simulate"):
             request.headers = {**request.headers, "x-simulate": forced}
-        planned = self._begin(request, body, self._answers)
+        planned = self._begin(request, body, self._answers, api)
         self._answers += 1
         if planned.plan.fault == "linger":  # a socket stays open anyway
             planned.row_builder.row.fault = "none"
             planned = planned._replace(plan=replace(planned.plan, fault="none"))
-        return AnswerSender(self.socket, planned, stream_id)
+        return sender(self.socket, planned, stream_id)
 
-    def start(self, sender: AnswerSender, lane: asyncio.Lock) -> None:
-        """Send an answer after those that have the lane."""
+    def start(self, sender: AnswerSender, lane: asyncio.Lock, asked_ns: int | None = None) -> None:
+        """Send an answer after those that have the lane. `asked_ns`: its time zero, if it is earlier."""
 
         async def send() -> None:
             with self._open_answer():
                 async with lane:
-                    sender.request.complete_ns = time.monotonic_ns()
+                    sender.request.complete_ns = asked_ns or time.monotonic_ns()
                     await sender.run()
 
         def ended(task: asyncio.Task[None]) -> None:
@@ -193,7 +200,7 @@ class RealtimeSession(Session):
         if not vad:
             return
         now_ns = time.monotonic_ns()
-        if _is_loud(audio, kind):
+        if is_loud(audio, kind):
             self._loud_ms = self._position_ms
             if self._speech is not None:
                 return
@@ -251,7 +258,7 @@ class RealtimeSession(Session):
         return True
 
 
-def _is_loud(audio: bytes, kind: str) -> bool:
+def is_loud(audio: bytes, kind: str) -> bool:
     if kind == "audio/pcm":
         samples = array.array("h", audio[: len(audio) // 2 * 2])
         return any(abs(sample) > SILENCE for sample in samples)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import msgspec
 from wsproto import ConnectionType, WSConnection
 from wsproto.connection import ConnectionState
-from wsproto.events import AcceptConnection, CloseConnection, Message, TextMessage
+from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Message, TextMessage
 from wsproto.events import Request as Upgrade
 from wsproto.extensions import PerMessageDeflate
 from wsproto.frame_protocol import CloseReason
@@ -31,7 +31,7 @@ class Socket:
         """Write the 101. permessage-deflate is used if the client offers it, with context takeover as it asks. Raises
         RemoteProtocolError if the request is invalid."""
         self.connection, self.request = connection, request
-        self._protocol = WSConnection(ConnectionType.SERVER)
+        self._protocol, self.is_binary = WSConnection(ConnectionType.SERVER), False
         headers = [(name.encode(), value.encode()) for name, value in request.headers.items()]
         self._protocol.initiate_upgrade_connection(headers, request.target)
         (upgrade,) = self._protocol.events()
@@ -62,7 +62,7 @@ class Socket:
 
     def frame(self, message: str) -> tuple[bytes, int]:
         """A message as it is sent, and the size of its payload on the wire."""
-        data = self._protocol.send(TextMessage(message))
+        data = self._protocol.send(BytesMessage(message.encode()) if self.is_binary else TextMessage(message))
         return data, len(data) - {126: 4, 127: 10}.get(data[1], 2)
 
     def send(self, message: object) -> int:
@@ -84,8 +84,7 @@ class AnswerSender(ResponseSender):
 
     def __init__(self, socket: Socket, planned: Planned, stream_id: str | None) -> None:
         super().__init__(socket.connection, planned, math.inf)
-        self.socket, self.row.status = socket, 101
-        self._lane = f',"stream_id":{msgspec.json.encode(stream_id).decode()}}}' if stream_id else "}"
+        self.socket, self.row.status, self.stream_id = socket, 101, stream_id
         self.interruption: str | None = None
         """Why the answer is cancelled, if not because the socket ends."""
         self.refusal: tuple[str, str] | None = None
@@ -112,14 +111,21 @@ class AnswerSender(ResponseSender):
         framed, body, wire_bytes = [], [], 0
         for body_part in body_parts:
             message = body_part.data.partition(b"data: ")[2].rstrip(b"\n").decode()
-            if message.endswith("}"):
-                message = message[:-1] + self._lane
+            message = self.message(message) if message.endswith("}") else message
             data, payload_bytes = self.socket.frame(message)
             framed.append(data)
             if body_part.events:
                 body.append(message.encode())
                 wire_bytes += payload_bytes
         return b"".join(framed), b"".join(body), wire_bytes
+
+    def message(self, text: str) -> str:
+        """A message with this event."""
+        return (
+            f'{text[:-1]},"stream_id":{msgspec.json.encode(self.stream_id).decode()}}}'
+            if self.stream_id
+            else text
+        )
 
     def _end(self, *, complete: bool = True) -> None:
         if not complete:

@@ -109,6 +109,7 @@ def recorded(
     stream: str = SOCKET,
     reads_per_record: int = 1,
     request_headers: Sequence[tuple[str, str]] = (),
+    user_agent: str = "codex/1",
     **more: Any,
 ) -> list[AnyRecord]:
     """The records of one connection, without `rng` a record for each frame. `end`: time in ms and cause."""
@@ -128,7 +129,7 @@ def recorded(
     records: list[AnyRecord] = [
         opened(
             stream, path=path, method="GET",
-            headers=[("upgrade", "websocket"), ("user-agent", "codex/1"), *request_headers], **more,
+            headers=[("upgrade", "websocket"), ("user-agent", user_agent), *request_headers], **more,
         )
     ]  # fmt: skip
     at = 0

@@ -39,6 +39,9 @@ from streamgauge.analytics.dialects.tolerant_json import compact, whole_number
 
 _BILLED_BY_PROMPT = re.compile(r"gemini-(1|2)\b")
 _COUNTS = ("promptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "cachedContentTokenCount")
+_LIVE_COUNT = "responseTokenCount"
+"""Name of the candidates' count in reports of Gemini Live."""
+_RATE = re.compile(r"audio/(?:L16|pcm)\b.*\brate=(\d{1,6})", re.IGNORECASE)
 
 
 class _PartialArgument(msgspec.Struct, gc=False):
@@ -49,7 +52,7 @@ class _PartialArgument(msgspec.Struct, gc=False):
     will_continue: bool | None = msgspec.field(default=None, name="willContinue")
 
 
-class _FunctionCall(msgspec.Struct, gc=False):
+class Call(msgspec.Struct, gc=False):
     id: kept.Word = None
     name: kept.Name = None
     args: kept.Content = None
@@ -70,12 +73,12 @@ class _Inline(msgspec.Struct, gc=False):
 class _Part(msgspec.Struct, gc=False):
     text: str | None = None
     thought: bool | None = None
-    call: _FunctionCall | None = msgspec.field(default=None, name="functionCall")
+    call: Call | None = msgspec.field(default=None, name="functionCall")
     code: Annotated[_Code | None, kept.CODE] = msgspec.field(default=None, name="executableCode")
     inline: _Inline | None = msgspec.field(default=None, name="inlineData")
 
 
-class _Content(msgspec.Struct, gc=False):
+class Content(msgspec.Struct, gc=False):
     parts: list[_Part] | None = None
 
 
@@ -85,7 +88,7 @@ class _Grounding(msgspec.Struct, gc=False):
 
 class _Candidate(msgspec.Struct, gc=False):
     index: int | None = None
-    content: _Content | None = None
+    content: Content | None = None
     finish_reason: kept.Name = msgspec.field(default=None, name="finishReason")
     grounding: _Grounding | None = msgspec.field(default=None, name="groundingMetadata")
 
@@ -185,10 +188,12 @@ class GeminiReader(JSONReader, event=_Wrapped, lists=True):
         inline = part.inline
         if inline is not None and inline.data:
             media = (inline.mime_type or "").partition("/")[0]
-            delta.audio_data_chars += len(inline.data) if media == "audio" else 0
+            if media == "audio":
+                delta.audio_data_chars += len(inline.data)
+                delta.audio_ns += _length_ns(inline)
             delta.images += media == "image"
 
-    def _function_call(self, call: _FunctionCall, delta: ChoiceDelta) -> None:
+    def _function_call(self, call: Call, delta: ChoiceDelta) -> None:
         open_call = self._open.get(delta.choice)
         if call.name or call.id or call.args is not None or open_call is None:
             self._close(delta)
@@ -226,6 +231,8 @@ def normalised(raw: dict[str, Any]) -> Usage:
         value if value is None or (type(value) is int and 0 <= value < 2**53) else whole_number(value)
         for value in map(raw.get, _COUNTS)
     ]
+    if candidates is None:
+        candidates = whole_number(raw.get(_LIVE_COUNT))
     tool_use = raw.get("toolUsePromptTokenCount")
     if tool_use is not None and (tokens := whole_number(tool_use)) is not None:
         prompt = (prompt or 0) + tokens
@@ -258,6 +265,15 @@ def _add(delta: ChoiceDelta, tool_call: ToolCallDelta) -> None:
     if delta.tool_calls is None:
         delta.tool_calls = []
     delta.tool_calls.append(tool_call)
+
+
+def _length_ns(inline: _Inline) -> int:
+    """Length of PCM of 16 bits, else 0."""
+    rate = _RATE.match(inline.mime_type or "")
+    if rate is None or not inline.data:
+        return 0
+    size = len(inline.data) * 3 // 4 - inline.data.count("=", -2)
+    return size * 1_000_000_000 // (2 * int(rate[1])) if int(rate[1]) else 0
 
 
 def _value(argument: _PartialArgument) -> Any:

@@ -31,7 +31,12 @@ _INPUT_DETAILS = (
 _OUTPUT_DETAILS = ("completion_tokens_details", "output_tokens_details", "output_token_details")
 _INPUT_PARTS = (*_INPUT_DETAILS, "promptTokensDetails", "input_tokens_by_modality")
 _TOOL_USE_PARTS = ("toolUsePromptTokensDetails", "tool_use_tokens_by_modality")
-_OUTPUT_PARTS = (*_OUTPUT_DETAILS, "candidatesTokensDetails", "output_tokens_by_modality")
+_OUTPUT_PARTS = (
+    *_OUTPUT_DETAILS,
+    "candidatesTokensDetails",
+    "responseTokensDetails",
+    "output_tokens_by_modality",
+)
 _CACHED_PARTS = ("cached_tokens_details", "cacheTokensDetails", "cached_tokens_by_modality")
 _WRITES = (
     "cache_creation_input_tokens",

@@ -20,7 +20,10 @@ _ENDS = {
     "embeddings": ("/embeddings", "/embed", ":embedcontent", ":batchembedcontents"),
     "rerank": ("/rerank",),
     "moderation": ("/moderations",),
-    "generate_content": (":generatecontent", ":streamgeneratecontent", ".bidigeneratecontent", "/realtime", *MEDIA),
+    "generate_content": (
+        ":generatecontent", ":streamgeneratecontent", "bidigeneratecontent", "bidigeneratecontentconstrained", "/realtime",
+        "/live/sessions", *MEDIA,
+    ),
 }  # fmt: skip
 """Operation → ends of its paths. The first match counts: `/chat/completions` before `/completions`."""
 

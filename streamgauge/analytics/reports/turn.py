@@ -5,12 +5,12 @@ The turn begins with its first request and ends with its last one, those of suba
 - model: requests of the agent and of its subagents (rows of the view `session_turns`).
 - gateway: the part of a request that the gateway took, by the hop of the stream, else by the spans that the gateway sent: its server
   spans without the client spans below them.
-- tool: calls of MCP (`TOOL_OPERATIONS`), received spans of tools, and the results of tools that the agent reports (`turn_events`). A
+- tool: calls of MCP and A2A (`TOOL_OPERATIONS`), received spans of tools, and the results of tools that the agent reports (`turn_events`). A
   pause after a response with tool calls in which neither these nor a subagent are seen is the time of tools that run in the agent.
   A tool that waits for a subagent is none: its time is that of the subagent.
 - agent: what remains.
 
-A call of MCP belongs to the turn by its session or its trace, else by its time if the tap saw no other agent during the turn.
+A call belongs to the turn by its session or its trace, else by its time if the tap saw no other agent during the turn.
 
 The critical path is found from the end of the turn: of the activities that began before, the one that ended last decided when the
 turn went on; of several that still run, the one that ends first. The path continues at its start. Times in which nothing ran are the
@@ -35,7 +35,7 @@ from streamgauge.analytics.reports.selection import MODEL as MODEL_NAME
 from streamgauge.analytics.reports.selection import instant
 from streamgauge.analytics.reports.sessions import MODEL, TOOL
 from streamgauge.analytics.reports.trace_tree import Span, from_row
-from streamgauge.analytics.schema.dimensions import CALLS_MODEL, MCP, TOOL_OPERATIONS, is_one_of
+from streamgauge.analytics.schema.dimensions import CALLED, CALLS_MODEL, IS_CALL, TOOL_OPERATIONS, is_one_of
 from streamgauge.analytics.schema.outcomes import IS_REQUEST
 from streamgauge.analytics.schema.sql_quoting import literal
 
@@ -66,7 +66,7 @@ class Activity:
     part: str
     name: str
     source: str
-    """`request`, `MCP call`, `span`, `agent` or `pause`."""
+    """`request`, `MCP call`, `A2A call`, `span`, `agent` or `pause`."""
     session_id: str
     """Of the agent, or of the subagent."""
     start_ns: int
@@ -98,7 +98,7 @@ class Turn:
     activities: Sequence[Activity]
     path: Sequence[Segment]
     by_time: bool = False
-    """Calls of MCP belong to the turn only by their time."""
+    """Calls of MCP and A2A belong to the turn only by their time."""
 
     @property
     def length_ns(self) -> int:
@@ -114,7 +114,7 @@ def one(query: Query, session_id: str, number: int) -> Turn | None:
     began, ended = own[0]["started_at"], max(row["ended_at"] for row in own)
     own_ids = {str(row["stream_id"]) for row in own}
     streams = _streams(query, session_id, began, ended)
-    requests = [row for row in streams if row["dialect"] != MCP]
+    requests = [row for row in streams if row["dialect"] not in CALLED]
     requests = [row for row in requests if row["session_id"] != session_id or row["stream_id"] in own_ids]
     calls, by_time = _calls(query, streams, requests, began, ended)
     spans = _Spans(_spans(query, [*requests, *calls], began, ended), streams)
@@ -133,7 +133,7 @@ def one(query: Query, session_id: str, number: int) -> Turn | None:
 
 
 def _streams(query: Query, session_id: str, began: datetime, ended: datetime) -> list[dict[str, Any]]:
-    """Requests of the session and of its subagents in this time, and all calls of tools by MCP.
+    """Requests of the session and of its subagents in this time, and all calls of MCP and A2A.
 
     Of a hop, `before_ns` and `tail_ns` are the times of the gateway before the first attempt and after the last one.
     """
@@ -147,8 +147,8 @@ def _streams(query: Query, session_id: str, began: datetime, ended: datetime) ->
         FROM streams LEFT JOIN ({hops}) USING (stream_id)
         WHERE {_between(began, ended)} AND {IS_REQUEST} AND stream_id NOT IN (SELECT inner_stream_id FROM hops)
             AND ({CALLS_MODEL} AND {literal(session_id)} IN (session_id, parent_session_id)
-                OR coalesce(dialect = '{MCP}', false) AND {is_one_of("operation", TOOL_OPERATIONS)})
-        ORDER BY dialect IS NOT DISTINCT FROM '{MCP}', started_at, stream_id LIMIT {MAX_STREAMS}""").to_dicts()
+                OR {IS_CALL} AND {is_one_of("operation", TOOL_OPERATIONS)})
+        ORDER BY {IS_CALL}, started_at, stream_id LIMIT {MAX_STREAMS}""").to_dicts()
 
 
 def _between(began: datetime, ended: datetime, column: str = "started_at") -> str:
@@ -158,8 +158,8 @@ def _between(began: datetime, ended: datetime, column: str = "started_at") -> st
 def _calls(
     query: Query, streams: Sequence[Row], requests: Sequence[Row], began: datetime, ended: datetime
 ) -> tuple[list[Row], bool]:
-    """The calls of MCP that belong to the turn, and whether some belong to it only by their time."""
-    calls = [row for row in streams if row["dialect"] == MCP]
+    """The calls of MCP and A2A that belong to the turn, and whether some belong to it only by their time."""
+    calls = [row for row in streams if row["dialect"] in CALLED]
     agents, traces, taps = (
         {row[name] for row in requests} - {None} for name in ("session_id", "trace_id", "tap")
     )
@@ -273,7 +273,7 @@ def _tools(
             row["session_id"] if row["session_id"] in agents else by_trace.get(row["trace_id"], session_id)
         )
         yield Activity(
-            part=TOOL, name=spans.names(row["stream_id"]) or row["operation"], source="MCP call", session_id=agent,
+            part=TOOL, name=spans.names(row["stream_id"]) or row["operation"], source=f"{row['dialect'].upper()} call", session_id=agent,
             start_ns=row["at_ns"], end_ns=_end_ns(row), stream_id=row["stream_id"], outcome=row["outcome"],
         )  # fmt: skip
     for trace_id, name, span in spans.tools:

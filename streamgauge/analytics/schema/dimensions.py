@@ -38,13 +38,16 @@ NO_REQUESTS = (WARM_UP, WEBSOCKET, WEB)
 HAS_ROLLUPS = f"coalesce(operation, '') NOT IN {NO_REQUESTS}"
 SIDE_OPERATIONS = (COUNT_TOKENS, SIDE_CALL, "embeddings", "moderation", "rerank", *NO_REQUESTS)
 """They belong to no conversation."""
-MCP = "mcp"
-"""The dialect of calls of tools. Sessions have no turns of it."""
-TO_MODEL = f"dialect IS DISTINCT FROM '{MCP}' AND {HAS_ROLLUPS}"
+MCP, A2A = CALLED = ("mcp", "a2a")
+"""The dialects of calls of tools and of other agents. Sessions have no turns of them."""
+IS_CALL = f"coalesce(dialect, '') IN {CALLED}"
+TO_MODEL = f"NOT {IS_CALL} AND {HAS_ROLLUPS}"
 CALLS_MODEL = f"coalesce(operation, '') NOT IN {SIDE_OPERATIONS} AND {TO_MODEL}"
-"""SQL conditions: a stream is a request, and no call of MCP; a stream is a request of a conversation."""
-TOOL_OPERATIONS = ("tools/call", "tasks/result", "prompts/get", "resources/read")
-"""Operations of MCP that an agent waits for. The others connect, list or listen: they are no tool time."""
+"""SQL conditions: a stream is a call of a tool or agent; it is a request, and no such call; it is a request of a conversation."""
+TOOL_OPERATIONS = (
+    "tools/call", "tasks/result", "prompts/get", "resources/read", "SendMessage", "SendStreamingMessage", "SubscribeToTask",
+)  # fmt: skip
+"""Operations of MCP and A2A that an agent waits for. The others connect, list or listen: they are no tool time."""
 LEAST_LOOP = 3
 """A turn that has a tool call so often, with the same arguments and result, is a loop."""
 INPUT_TOKENS = f"CASE WHEN operation IS DISTINCT FROM '{COUNT_TOKENS}' THEN input_tokens END"

@@ -8,7 +8,7 @@ STOP, LENGTH, TOOLS, FILTER = "stop", "length", "tool_calls", "content_filter"
 _MEANINGS: dict[str, tuple[str, ...]] = {
     word: meanings
     for words, meanings in (
-        ("stop end_turn stop_sequence eos eos_token eosfound end done complete finish", (STOP,)),
+        ("stop end_turn stop_sequence eos eos_token eosfound end done complete finish turn_complete silence", (STOP,)),
         ("length max_tokens max_output_tokens model_length limit", (LENGTH,)),
         ("tool_calls tool_use tool_call function_call", (TOOLS,)),
         ("content_filter content_filtered safety refusal guardrail_intervened recitation blocklist prohibited_content spii",
@@ -19,7 +19,7 @@ _MEANINGS: dict[str, tuple[str, ...]] = {
     for word in words.split()
 }  # fmt: skip
 """Meanings by finish reason in lower case, the most frequent one first."""
-INTERRUPTED = ("turn_detected", "client_cancelled", "cancelled")
+INTERRUPTED = ("turn_detected", "client_cancelled", "cancelled", "interrupted")
 """Finish reasons of an answer that the user or the client of a voice API interrupted."""
 _GEMINI_STOP = frozenset({STOP, TOOLS})
 """Gemini's STOP also ends a response with tool calls."""

@@ -107,6 +107,8 @@ class StreamRow(TypedDict):
     """Of an answer on a WebSocket: stream_id of the WebSocket. NULL for HTTP."""
     response_index: Annotated[Int32, OPENED, ATTRIBUTE]
     """Number of the answer on its WebSocket, from 0. NULL for HTTP."""
+    speech_end: Annotated[Text, OPENED, ATTRIBUTE]
+    """Source of the end of speech that is t0: server (its event), client (its signal), audio (loudness). NULL: t0 is another message."""
     path: Annotated[Text, OPENED, LIVE]
     """Path of the request to the upstream, without parameters, fragment and query except ?alt=sse. A segment that is no identifier is
     hashed."""
@@ -178,13 +180,12 @@ class StreamRow(TypedDict):
     last_output_ns: Annotated[Integer, READS, Histogram(), LIVE]
     """Generation time: ns from t0 to the last output event. NULL without output."""
     first_audio_ns: Annotated[Integer, READS, Metric("first audio", 9), ATTRIBUTE]
-    """ns from t0 to the first audio. For an answer to speech, t0 is the end of the speech as the server detected it. NULL without
-    audio.
+    """ns from t0 to the first audio. For an answer to speech, t0 is the end of the speech (speech_end). NULL without audio.
 
-    First audio − t0. For an answer to speech, t0 is the end of the speech as the server detected it.
+    First audio − t0. For an answer to speech, t0 is the end of the speech.
     """
     audio_ns: Annotated[Integer, ATTRIBUTE]
-    """Length of the generated audio in ns, from its size and format (Realtime). NULL if unknown."""
+    """Length of the generated audio in ns, from its size and format. NULL if unknown."""
     silence_ns: Annotated[Integer, READS, Metric("interruption to silence", 10), ATTRIBUTE]
     """ns from the interruption of an answer (speech of the user, or a cancellation) to its last audio: 0 if none came after it. NULL
     if it was not interrupted.

@@ -6,52 +6,13 @@ fields are its whole state: `ship` stores them. A message that it does not add t
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 
+from streamgauge.ingest.websockets.live import ENDS, GeminiLive, OpenAILive, decoded
 from streamgauge.ingest.websockets.messages import Message
-
-
-class Answer(msgspec.Struct):
-    """An open answer. A protocol reads it, and may set `response_id`."""
-
-    stream: str
-    t0_ns: int
-    """Time zero, since the t0 of the WebSocket."""
-    key: str = ""
-    """Name of the conversation on this socket, as the protocol chooses it."""
-    response_id: str | None = None
-    next_seq: int = 0
-    request_bytes: int = 0
-    response_bytes: int = 0
-
-
-class Answers(Protocol):
-    """What a protocol can do."""
-
-    open: list[Answer]
-    """The oldest first."""
-
-    def begin(self, request: Message, key: str = "") -> Answer:
-        """Begin an answer. Its time zero is that of `request`, whose payload is recorded as the request's body."""
-        ...
-
-    def add(self, answer: Answer | None, message: Message) -> None:
-        """Add a message as one event of the answer. None: it concerns the socket (an error)."""
-        ...
-
-    def end_answer(self, answer: Answer, at_ns: int) -> None:
-        """The answer is complete."""
-        ...
-
-
-class SocketProtocol(msgspec.Struct, tag=True):
-    """State of one socket's protocol."""
-
-    def from_client(self, message: Message, answers: Answers) -> None: ...
-
-    def from_server(self, message: Message, answers: Answers) -> None: ...
+from streamgauge.ingest.websockets.socket_protocol import Answer, Answers, SocketProtocol
 
 
 class Responses(SocketProtocol):
@@ -90,11 +51,8 @@ class Responses(SocketProtocol):
                 answer = next(waiting, answer)
             answer.response_id = response_id
         answers.add(answer, message)
-        if failed or kind in _ENDS:
+        if failed or kind in ENDS:
             answers.end_answer(answer, message.at_ns)
-
-
-_ENDS = frozenset({"response.completed", "response.failed", "response.incomplete", "response.cancelled"})
 
 
 class Realtime(SocketProtocol):
@@ -192,7 +150,12 @@ class Realtime(SocketProtocol):
             asked["conversation"] = self.session
         body = {"model": self.model, "input": "" if self.new_turn else [], "stream": True, **asked}
         self.new_turn = False
-        return answers.begin(message._replace(payload=msgspec.json.encode(body)), event_id or "")
+        payload = msgspec.json.encode(body)
+        return answers.begin(
+            message._replace(payload=payload),
+            event_id or "",
+            "server" if found is None and self.asked else None,
+        )
 
 
 class _Create(msgspec.Struct):
@@ -203,10 +166,7 @@ _create_decoder = msgspec.json.Decoder(_Create)
 
 
 def _create_or_none(payload: bytes) -> _Create | None:
-    try:
-        return _create_decoder.decode(payload) if payload else None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+    return decoded(_create_decoder, payload) if payload else None
 
 
 def _add_malformed(message: Message, answers: Answers) -> None:
@@ -232,7 +192,7 @@ class NoJSON(SocketProtocol):
     """No messages are known."""
 
 
-AnyConversation = Responses | Realtime | UnknownJSON | NoJSON
+AnyConversation = Responses | Realtime | GeminiLive | OpenAILive | UnknownJSON | NoJSON
 
 
 def protocol_of(path: str, message: Message, side: Literal["client", "server"]) -> AnyConversation:
@@ -245,6 +205,10 @@ def protocol_of(path: str, message: Message, side: Literal["client", "server"]) 
         return Realtime()
     if route.endswith("/responses") or event.type == "response.create":
         return Responses()
+    if route.endswith(("BidiGenerateContent", "BidiGenerateContentConstrained")) or event.setup is not None:
+        return GeminiLive()
+    if route.endswith("/live/sessions") or event.type == "session.start":
+        return OpenAILive()
     return UnknownJSON()
 
 
@@ -274,6 +238,7 @@ class Head(msgspec.Struct):
     session: _Session | None = None
     item: _Named | None = None
     error: _Named | None = None
+    setup: Any = None
 
 
 _decoder = msgspec.json.Decoder(Head)
@@ -281,7 +246,4 @@ _decoder = msgspec.json.Decoder(Head)
 
 def head_of(payload: bytes) -> Head | None:
     """None: no JSON object, or a member of another type."""
-    try:
-        return _decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+    return decoded(_decoder, payload)

@@ -33,6 +33,7 @@ from streamgauge.ingest.records import (
     Opened,
     Request,
     ResponseHeaders,
+    SpeechEnd,
     StreamRecord,
 )
 from streamgauge.ingest.websockets.messages import (
@@ -41,7 +42,8 @@ from streamgauge.ingest.websockets.messages import (
     MessageDecoder,
     negotiated,
 )
-from streamgauge.ingest.websockets.protocols import Answer, AnyConversation, UnknownJSON, protocol_of
+from streamgauge.ingest.websockets.protocols import AnyConversation, UnknownJSON, protocol_of
+from streamgauge.ingest.websockets.socket_protocol import Answer
 
 log = logging.getLogger(__name__)
 
@@ -247,7 +249,7 @@ class AnswerSplitter:
 
     # -- what protocols do (`Answers`) ---------------------------------------------------------------------------------
 
-    def begin(self, request: Message, key: str = "") -> Answer:
+    def begin(self, request: Message, key: str = "", speech_end: SpeechEnd | None = None) -> Answer:
         if len(self.open) >= MAX_OPEN_ANSWERS:
             self._write_pending()
             at_wall_ns = self._opened.wall_ns + request.at_ns
@@ -269,6 +271,7 @@ class AnswerSplitter:
                 parent_span_id=socket.span_id,
                 connection_id=socket.stream,
                 response_index=index,
+                speech_end=speech_end,
             ),
             answer,
         )

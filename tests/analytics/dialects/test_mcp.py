@@ -143,7 +143,7 @@ def test_operation_is_a_known_method(method: str, body: bytes, operation: str) -
         ("/servers/1", ("mcp-protocol-version",), message(id=7, result={}), "mcp"),
         ("/servers/1", (), message(id=7, method="tools/call"), "mcp"),
         ("/mcp/", (), b"", "mcp"),
-        ("/servers/1", (), message(id=7, method="message/stream"), "unknown"),
+        ("/servers/1", (), message(id=7, method="message/stream"), "a2a"),
         ("/servers/1", (), b"", "unknown"),
     ],
 )
