@@ -20,6 +20,9 @@ from streamgauge.analytics.diagnosis.metrics import (
     CUT,
     EARLIER_BUCKETS,
     LEAST_SIZE_BYTES,
+    MOST_PAIRS,
+    PAIR,
+    PAIRED,
     SIZE_NAMES,
     SLOW_CLIENT_S,
     START,
@@ -202,9 +205,9 @@ def _is_compared(metric: Metric, dimension: Dimension) -> bool:
 def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[str] = ()) -> str:
     """SQL of the aggregates that `cell_tables.read` takes. `labels`: the names of those that are looked at.
 
-    `part` is cube, total or one of `ALONE`. `bucket`, the dimensions of `CUBE` or the `value`, and for each metric `n_*`, `x_*` and in the
-    cube `xx_*`, with the stratum at the end if `Metric.by_input`; `l_*` if the least change differs between streams. Totals have
-    `objective` and the measured values.
+    `part` is cube, alone, pair, age
+    or total. `bucket`, the dimensions of `CUBE` or the `value`, and for each metric `n_*`, `x_*` and in the cube `xx_*`, with the stratum
+    at the end if `Metric.by_input`; `l_*` if the least change differs between streams. Totals have `objective` and the measured values.
     """
     compared = metrics(objectives).values()
     alone = {name: (name, dimension) for name, dimension in ALONE.items() if name != LABEL}
@@ -242,6 +245,9 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
     )
     cuts = ", ".join(str(FAILURES.index(name)) for name in CUT)
     of_values = _sums([m for m in compared if not m.is_slow], adjusted=True)
+    paired = [name for name, (part, _) in alone.items() if part in PAIRED]
+    pair_sets = ", ".join(f"(bucket, {name}, model)" for name in paired)
+    pair_whens = " ".join(f"WHEN {name} IS NOT NULL THEN '{prefixes[name]}' || {name}" for name in paired)
     return f"""
         WITH chosen AS MATERIALIZED (
             SELECT {_bucket(chosen)} AS bucket, {", ".join(CUBE)}, tap, {_columns(values)}, outcome, started_at, ttft_ns, itl_ns,
@@ -260,6 +266,10 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
             SELECT bucket, CASE {whens} END AS alone, sum(weight)::DOUBLE AS weight,
             {_columns({n: f"{sql}::DOUBLE" for n, sql in of_values.items()})}
             FROM adjusted GROUP BY GROUPING SETS ({sets})),
+        pairs AS (
+            SELECT bucket, CASE {pair_whens} END || '{PAIR}' || model AS pair,
+            count(failure)::DOUBLE AS n_rate_limited, count_if(failure >= 0)::DOUBLE AS x_rate_limited
+            FROM (SELECT * FROM adjusted WHERE model IN (FROM top_model)) GROUP BY GROUPING SETS ({pair_sets}) HAVING pair IS NOT NULL),
         top_alone AS (
             SELECT alone FROM values_alone GROUP BY alone QUALIFY row_number() OVER (
                 PARTITION BY split_part(alone, '=', 1) ORDER BY sum(weight) DESC, alone)
@@ -268,6 +278,10 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
         FROM chosen GROUP BY ALL
         UNION ALL BY NAME
         SELECT 'alone' AS part, * EXCLUDE (weight) FROM values_alone WHERE alone IN (FROM top_alone)
+        UNION ALL BY NAME
+        SELECT 'pair' AS part, * FROM pairs WHERE pair IN (
+            SELECT pair FROM pairs GROUP BY pair HAVING sum(x_rate_limited) >= 3
+            ORDER BY sum(x_rate_limited) / sum(n_rate_limited) DESC, pair LIMIT {MOST_PAIRS})
         UNION ALL BY NAME
         SELECT 'age' AS part, bucket, age, count(*)::DOUBLE AS x_cut FROM chosen WHERE failure IN ({cuts}) AND age >= 0 GROUP BY ALL
         UNION ALL BY NAME
@@ -291,7 +305,7 @@ def pairs(chosen: Selection, objectives: Sequence[Objective], parts: Sequence[Pa
     """SQL of the aggregates that `cell_tables.read_pairs` takes: as those of the cube in `cells`. `part` is the number of the part."""
     compared = {m.name: m for part in parts for m in part.metrics}
     places = {f"is_{i}": place for i, place in enumerate(dict.fromkeys(v for p in parts for v in p.values))}
-    conditions = {name: f"({_where(dict([place]))})" for name, place in places.items()}
+    conditions = {name: f"({at_place(dict([place]))})" for name, place in places.items()}
     unions = []
     for number, part in enumerate(parts):
         axes = {d: _named(d) for d in ("model", "gateway")}
@@ -328,7 +342,8 @@ class Candidate:
     """(model, gateway, stratum) → mean of the metric in the baseline. For metrics that are means. Without strata, that is 0."""
 
 
-def _where(where: Mapping[str, str]) -> str:
+def at_place(where: Mapping[str, str]) -> str:
+    """SQL condition of the streams of a place, over `source`."""
     return " AND ".join(_is_at(d, value) for d, value in where.items()) or "TRUE"
 
 
@@ -348,33 +363,40 @@ def _over_chosen(chosen: Selection, candidates: Sequence[Candidate], parts: Iter
     """SQL of all parts over the streams of the candidates' places since shortly before the first candidate."""
     begin = max(min(c.begin for c in candidates) - chosen.length / 2, chosen.before().since)
     rows = source(chosen, begin, labelled=any(LABEL in c.where for c in candidates))
-    places = " OR ".join(dict.fromkeys(f"({_where(c.where)})" for c in candidates))
+    places = " OR ".join(dict.fromkeys(f"({at_place(c.where)})" for c in candidates))
     return f"WITH chosen AS MATERIALIZED (SELECT * FROM ({rows}) WHERE {places}) {' UNION ALL BY NAME '.join(parts)}"
 
 
 def series(chosen: Selection, candidates: Sequence[Candidate], points: int) -> str:
     """SQL of `candidate` (its number), `point` (of `points`), `n`, `x`, `first_at` (of the first affected stream).
+    Of errors with a code, only those with the most frequent one are affected.
 
-    If the metric is a mean, `x` is the sum of the differences from the level of the model, gateway and stratum.
+    If the metric is a mean, all streams are affected, and `x` is the sum of the differences from the level of the model, gateway and
+    stratum.
     """
     parts = []
     for number, candidate in enumerate(candidates):
         metric = candidate.metric
         width_us = max(1, int((candidate.end - candidate.begin).total_seconds() * 1e6) // points)
-        x = f"count(*) FILTER ({metric.x}) AS x, min(moment) FILTER ({metric.x}) AS first_at"
-        levels = ""
+        x, rows_of, levels = metric.x, "chosen", ""
+        if metric.name in ("http_error", "inband_error"):
+            # A usual failure of another kind shortly before the onset must not move it.
+            kind, at = "(outcome, http_status, error_type)", at_place(candidate.where)
+            rows_of = f"(SELECT *, mode({kind}) FILTER ({at} AND ({x})) OVER () AS most FROM chosen)"
+            x = f"({x}) AND {kind} IS NOT DISTINCT FROM most"
+        x = f"count(*) FILTER ({x}) AS x, min(moment) FILTER ({x}) AS first_at"
         if metric.kind == "mean":
             rows = ", ".join(
                 f"({literal(m)}, {literal(g)}, {k}, {level!r})"
                 for (m, g, k), level in candidate.levels.items()
             )
             levels = f" JOIN (VALUES {rows}) AS levels(model, gateway, stratum, level) USING (model, gateway, stratum)"
-            x = f"sum((({metric.x}) - level)::DOUBLE) AS x"
+            x = f"sum((({metric.x}) - level)::DOUBLE) AS x, min(moment) AS first_at"
         parts.append(
             f"(SELECT {number} AS candidate, ((epoch_us(moment) - epoch_us({instant(candidate.begin)})) // {width_us})::INTEGER AS point,"
             f" count(*) AS n, {x}"
-            f" FROM (SELECT *, {metric.at} AS moment, {STRATUM if metric.by_input else 0} AS stratum FROM chosen"
-            f" WHERE {_where(candidate.where)} AND ({metric.n})){levels}"
+            f" FROM (SELECT *, {metric.at} AS moment, {STRATUM if metric.by_input else 0} AS stratum FROM {rows_of}"
+            f" WHERE {at_place(candidate.where)} AND ({metric.n})){levels}"
             f" WHERE moment >= {instant(candidate.begin)} AND moment < {instant(candidate.end)} GROUP BY ALL)"
         )
     return _over_chosen(chosen, candidates, parts)
@@ -404,7 +426,7 @@ def recent(chosen: Selection, candidates: Sequence[Candidate]) -> str:
         candidates,
         [
             f"(SELECT {number} AS candidate, count(*) AS n, avg(({c.metric.x})::DOUBLE) AS value"
-            f" FROM (SELECT *, {c.metric.at} AS moment FROM chosen WHERE {_where(c.where)} AND ({c.metric.n}))"
+            f" FROM (SELECT *, {c.metric.at} AS moment FROM chosen WHERE {at_place(c.where)} AND ({c.metric.n}))"
             f" WHERE moment >= {instant(c.begin)} AND moment < {instant(c.end)})"
             for number, c in enumerate(candidates)
         ],
@@ -414,7 +436,7 @@ def recent(chosen: Selection, candidates: Sequence[Candidate]) -> str:
 def cache_missed(chosen: Selection, candidate: Candidate) -> str:
     """SQL of `share`, that of the input of the candidate's place which the prompt cache would have had, by the affected streams; and of
     `currency` and `money`, what that cost in an hour, NULL without a price. One row per currency."""
-    at = f"{_where(candidate.where)} AND started_at >= {instant(candidate.begin)} AND started_at < {instant(candidate.end)}"
+    at = f"{at_place(candidate.where)} AND started_at >= {instant(candidate.begin)} AND started_at < {instant(candidate.end)}"
     hours = (candidate.end - candidate.begin).total_seconds() / 3600
     return _over_chosen(
         chosen,
@@ -466,13 +488,13 @@ def details(
             f" arg_max(session_id, tool_repeats) FILTER (is_now) AS session_id,"
             f" arg_max(stream_id::VARCHAR, {order}) FILTER (is_now) AS stream_id"
             f" FROM (SELECT *, {metric.at} AS moment, moment >= {instant(candidate.begin)} AS is_now FROM chosen"
-            f" WHERE {_where(candidate.where)} AND ({metric.n}) {f'AND ({metric.x})' if is_share else ''})"
+            f" WHERE {at_place(candidate.where)} AND ({metric.n}) {f'AND ({metric.x})' if is_share else ''})"
             f" WHERE moment >= {instant(candidate.begin - before)} AND moment < {instant(candidate.end)}"
             f" GROUP BY ALL HAVING streams > 0 ORDER BY streams DESC LIMIT {MAX_DETAILS})"
         )
         parts.append(
             f"(SELECT {number} AS candidate, {''.join(_quantiles(m, candidate) + ', ' for m in logs)}"
             f"avg((tool_call_count > 0)::INTEGER) FILTER ({metric.at} < {instant(candidate.begin)}) AS before_tools"
-            f" FROM chosen WHERE {_where(candidate.where)})"
+            f" FROM chosen WHERE {at_place(candidate.where)})"
         )
     return _over_chosen(chosen, candidates, parts)

@@ -41,8 +41,8 @@ USUAL_RATIO = 1.2
 LEAST_VARIANCE = 0.01
 FIRST_FAILED = 0.1
 """Of `PRIOR_STREAMS`, if there is no baseline at all."""
-NEW_STREAMS = 20.0
-"""Weight of the baseline of streams that have none of their own."""
+USUAL_STREAMS = 100.0
+"""Weight of what is usual elsewhere in the baseline of failures: their rates hardly differ between places."""
 
 Intervals = tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]
 """First buckets, and the buckets after the last ones."""
@@ -98,7 +98,7 @@ def compare(table: CellTable, metric: Metric, intervals: Intervals, variance: fl
     found = Comparison(n, value, expected, excess_of_all, least, np.zeros_like(n), np.zeros_like(n))
     at = np.nonzero(matters(found, metric))
     n, value, expected, excess = n[at], value[at], expected[at], found.excess[at]
-    base = base_n[at] + (NEW_STREAMS if metric.new_is_bad else 0)
+    base = base_n[at] + (USUAL_STREAMS if metric.new_is_bad else 0)
     if metric.kind == "share":
         usual = np.minimum(expected * USUAL_RATIO, value)
         pooled = (n * value + base * usual) / (base + n)

@@ -163,13 +163,12 @@ Points = tuple[Array, Array, dict[int, datetime]]
 def _series(frame: pl.DataFrame, count: int) -> list[Points]:
     """(n, x, first affected instant by point) of each candidate."""
     found: list[Points] = [(np.zeros(POINTS), np.zeros(POINTS), {}) for _ in range(count)]
-    has_first = "first_at" in frame.columns
     for row in frame.iter_rows(named=True):
         n, x, first = found[row["candidate"]]
         point = min(row["point"], POINTS - 1)
         n[point] += row["n"]
         x[point] += row["x"] or 0
-        if has_first and row["first_at"] is not None:
+        if row["first_at"] is not None:
             first[point] = row["first_at"]
     return found
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -33,13 +34,16 @@ from streamgauge.analytics.diagnosis.comparison import (
     overdispersion,
     variance_of,
 )
+from streamgauge.analytics.diagnosis.diagnosis import FAILURES
 from streamgauge.analytics.diagnosis.metrics import (
     ALL_BUCKETS,
     ALONE,
     CUBE,
     CUT_AT_AGE,
     EARLIER_BUCKETS,
+    PAIR,
     Metric,
+    all_failures,
     cut,
     metrics,
 )
@@ -85,7 +89,8 @@ def _intervals() -> Intervals:
 
 
 INTERVALS = _intervals()
-LEAST_SCORE = math.log(_METRICS_COMPARED * len(INTERVALS[0]) / CHANCE)
+LEAST_SCORE = NormalDist().inv_cdf(CHANCE / (_METRICS_COMPARED * len(INTERVALS[0]))) ** 2 / 2
+"""Twice a log-likelihood ratio is the square of a normal variable, whose tail is thinner than the exponential of the ratio."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +136,10 @@ def promising(
                     else []
                 )
                 wanted.setdefault((*clients, *values), []).append(metric)
+    for values in _failing_pairs(tables["pair"], all_failures(compared)):
+        wanted.setdefault(values, []).extend(
+            m for m in compared.values() if m.name in FAILURES and _has_enough(cube, m)
+        )
     for age in _ages(tables["age"], cut(compared, 0)):
         wanted.setdefault(tuple(("client", name) for name in cube.values[2]), []).append(cut(compared, age))
     sizes = {d: sum(v.startswith(f"{d}=") for v in alone.values[0]) for d in ALONE}
@@ -156,6 +165,18 @@ def _bounded(
             dimensions = dict.fromkeys(("model", "gateway", *(d for d, _ in used)), 0)
             parts.append(Pairs(metrics=of_values, dimensions={d: sizes[d] for d in dimensions}, values=used))
     return parts
+
+
+def _failing_pairs(table: CellTable, metric: Metric) -> list[tuple[tuple[str, str], ...]]:
+    """The value that may fail with one model more than before, if there is one: in all models it may be too diluted to be clear."""
+    if not table.values[0]:
+        return []
+    compared, cost = compare(table, metric, INTERVALS, 0.0), _cost(table)
+    evidence = compared.evidence.max(-1)[:-2] - cost[:-2]
+    if evidence.max() < LIKELY * LEAST_SCORE:
+        return []
+    dimension, _, value = table.values[0][int(evidence.argmax())].partition(PAIR)[0].partition("=")
+    return [((dimension, value),)]
 
 
 def _ages(table: CellTable, metric: Metric) -> list[int]:
