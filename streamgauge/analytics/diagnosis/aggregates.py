@@ -58,6 +58,8 @@ SILENT_FACTOR = 1.5
 """A stream in flight counts as failed, before a timeout ends it, if nothing arrived for `SILENT_NS`, and for `SILENT_FACTOR` times the
 longest silence of 99 % of the complete streams of its model and gateway."""
 MAX_DETAILS = 20
+CODED, CODES = ("http_error", "inband_error"), 8
+"""Metrics whose failures have different codes, and into how many groups those are divided at most."""
 LEAST_BEFORE = 20
 """Least number of streams before an onset for their median to be shown."""
 
@@ -102,10 +104,10 @@ def _is_over(ns: str | int, end: datetime) -> str:
     return f"{later('active_at', str(ns))} < least(now(), {instant(end)})"
 
 
-def _bucket(chosen: Selection) -> str:
+def bucket(chosen: Selection, at: str = "ended_at") -> str:
     """SQL of the number of a bucket, as in `edges`."""
     length_us = int(chosen.length.total_seconds() * 1e6)
-    after = f"(epoch_us(ended_at) - epoch_us({instant(chosen.since)}))"
+    after = f"(epoch_us({at}) - epoch_us({instant(chosen.since)}))"
     earlier = f"({after} + {length_us}) * {EARLIER_BUCKETS} // {length_us}"
     return f"""CASE WHEN {after} >= 0 THEN {EARLIER_BUCKETS} + least({BUCKETS - 1}, {after} * {BUCKETS} // {length_us})
             ELSE greatest(0, {earlier}) END::INTEGER"""
@@ -250,7 +252,7 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
     pair_whens = " ".join(f"WHEN {name} IS NOT NULL THEN '{prefixes[name]}' || {name}" for name in paired)
     return f"""
         WITH chosen AS MATERIALIZED (
-            SELECT {_bucket(chosen)} AS bucket, {", ".join(CUBE)}, tap, {_columns(values)}, outcome, started_at, ttft_ns, itl_ns,
+            SELECT {bucket(chosen)} AS bucket, {", ".join(CUBE)}, tap, {_columns(values)}, outcome, started_at, ttft_ns, itl_ns,
             input_tokens, if(is_error OR {blame.CLIENT_NS} > {SLOW_CLIENT_S}e9, 6, 1) AS weight,
             {STRATUM} AS stratum, {AGE} AS age, {objective_name(objectives)} AS objective, {_values(compared)}
             FROM (SELECT *, {_columns(_SHARED)} FROM ({source(chosen, labelled=bool(labels))}))),
@@ -323,7 +325,7 @@ def pairs(chosen: Selection, objectives: Sequence[Objective], parts: Sequence[Pa
     labelled = any(place[0] == LABEL for place in places.values())
     return f"""
         WITH chosen AS MATERIALIZED (
-            SELECT {_bucket(chosen)} AS bucket, model, gateway, {_columns(conditions)}, is_error, {STRATUM} AS stratum,
+            SELECT {bucket(chosen)} AS bucket, model, gateway, {_columns(conditions)}, is_error, {STRATUM} AS stratum,
             {_values(compared.values())}
             FROM (SELECT *, {_columns(_SHARED)} FROM ({source(chosen, labelled=labelled)}))),
         {_tops({d: CUBE[d] for d in ("model", "gateway")}, "if(is_error, 6, 1)")}
@@ -340,6 +342,7 @@ class Candidate:
     end: datetime
     levels: Mapping[tuple[str, str, int], float] = field(default_factory=dict)
     """(model, gateway, stratum) → mean of the metric in the baseline. For metrics that are means. Without strata, that is 0."""
+    by_code: bool = False
 
 
 def at_place(where: Mapping[str, str]) -> str:
@@ -353,6 +356,8 @@ def _is_at(dimension: str, value: str) -> str:
         return is_client(dimension, [value])
     if dimension == LABEL:
         return has_labels([value])
+    if dimension == "session":
+        return f"session_id = {literal(value)}"
     if dimension == "size":
         return f"request_bytes >= {LEAST_SIZE_BYTES << SIZE_NAMES.index(value)}"
     sql = ALONE[dimension].sql if dimension in ALONE else dimension
@@ -369,7 +374,7 @@ def _over_chosen(chosen: Selection, candidates: Sequence[Candidate], parts: Iter
 
 def series(chosen: Selection, candidates: Sequence[Candidate], points: int) -> str:
     """SQL of `candidate` (its number), `point` (of `points`), `n`, `x`, `first_at` (of the first affected stream).
-    Of errors with a code, only those with the most frequent one are affected.
+    Failures of a candidate `by_code` have rows of their own by `code`, one of `CODES` numbers.
 
     If the metric is a mean, all streams are affected, and `x` is the sum of the differences from the level of the model, gateway and
     stratum.
@@ -378,13 +383,11 @@ def series(chosen: Selection, candidates: Sequence[Candidate], points: int) -> s
     for number, candidate in enumerate(candidates):
         metric = candidate.metric
         width_us = max(1, int((candidate.end - candidate.begin).total_seconds() * 1e6) // points)
-        x, rows_of, levels = metric.x, "chosen", ""
-        if metric.name in ("http_error", "inband_error"):
-            # A usual failure of another kind shortly before the onset must not move it.
-            kind, at = "(outcome, http_status, error_type)", at_place(candidate.where)
-            rows_of = f"(SELECT *, mode({kind}) FILTER ({at} AND ({x})) OVER () AS most FROM chosen)"
-            x = f"({x}) AND {kind} IS NOT DISTINCT FROM most"
-        x = f"count(*) FILTER ({x}) AS x, min(moment) FILTER ({x}) AS first_at"
+        point = f"((epoch_us(moment) - epoch_us({instant(candidate.begin)})) // {width_us})::INTEGER"
+        x = f"count(*) FILTER ({metric.x}) AS x, min(moment) FILTER ({metric.x}) AS first_at"
+        levels, code = "", "NULL"
+        if candidate.by_code:
+            code = f"CASE WHEN {metric.x} THEN hash(outcome, http_status, error_type) % {CODES} END"
         if metric.kind == "mean":
             rows = ", ".join(
                 f"({literal(m)}, {literal(g)}, {k}, {level!r})"
@@ -393,9 +396,9 @@ def series(chosen: Selection, candidates: Sequence[Candidate], points: int) -> s
             levels = f" JOIN (VALUES {rows}) AS levels(model, gateway, stratum, level) USING (model, gateway, stratum)"
             x = f"sum((({metric.x}) - level)::DOUBLE) AS x, min(moment) AS first_at"
         parts.append(
-            f"(SELECT {number} AS candidate, ((epoch_us(moment) - epoch_us({instant(candidate.begin)})) // {width_us})::INTEGER AS point,"
+            f"(SELECT {number} AS candidate, code, {point} AS point,"
             f" count(*) AS n, {x}"
-            f" FROM (SELECT *, {metric.at} AS moment, {STRATUM if metric.by_input else 0} AS stratum FROM {rows_of}"
+            f" FROM (SELECT *, {metric.at} AS moment, {STRATUM if metric.by_input else 0} AS stratum, {code} AS code FROM chosen"
             f" WHERE {at_place(candidate.where)} AND ({metric.n})){levels}"
             f" WHERE moment >= {instant(candidate.begin)} AND moment < {instant(candidate.end)} GROUP BY ALL)"
         )

@@ -120,6 +120,7 @@ def promising(
     """What to aggregate before `search`, and the best combination of model, gateway and client of each metric that got worse."""
     cube, alone = tables["cube"], tables[ALONE_AXIS]
     best, wanted = dict[str, Found](), dict[tuple[tuple[str, str], ...], list[Metric]]()
+    failing = _failing_with_a_model(tables["pair"], compared)
     for metric in compared.values():
         if metric.family == "loss" or not _has_enough(cube, metric):
             continue
@@ -129,6 +130,8 @@ def promising(
             best[metric.name] = found
         if f"n_{metric.name}" in alone.columns:
             values = _worse_alone(alone, metric, variance, found)
+            if metric.name in FAILURES:
+                values += [value for value in failing if value not in values]
             if values:
                 clients = (
                     [("client", found.where["client"])]
@@ -136,10 +139,6 @@ def promising(
                     else []
                 )
                 wanted.setdefault((*clients, *values), []).append(metric)
-    for values in _failing_pairs(tables["pair"], all_failures(compared)):
-        wanted.setdefault(values, []).extend(
-            m for m in compared.values() if m.name in FAILURES and _has_enough(cube, m)
-        )
     for age in _ages(tables["age"], cut(compared, 0)):
         wanted.setdefault(tuple(("client", name) for name in cube.values[2]), []).append(cut(compared, age))
     sizes = {d: sum(v.startswith(f"{d}=") for v in alone.values[0]) for d in ALONE}
@@ -167,16 +166,16 @@ def _bounded(
     return parts
 
 
-def _failing_pairs(table: CellTable, metric: Metric) -> list[tuple[tuple[str, str], ...]]:
+def _failing_with_a_model(table: CellTable, compared: Mapping[str, Metric]) -> list[tuple[str, str]]:
     """The value that may fail with one model more than before, if there is one: in all models it may be too diluted to be clear."""
     if not table.values[0]:
         return []
-    compared, cost = compare(table, metric, INTERVALS, 0.0), _cost(table)
-    evidence = compared.evidence.max(-1)[:-2] - cost[:-2]
+    metric = replace(all_failures(compared), least_change_of_stream="")
+    evidence = compare(table, metric, INTERVALS, 0.0).evidence.max(-1)[:-2] - _cost(table)[:-2]
     if evidence.max() < LIKELY * LEAST_SCORE:
         return []
     dimension, _, value = table.values[0][int(evidence.argmax())].partition(PAIR)[0].partition("=")
-    return [((dimension, value),)]
+    return [(dimension, value)]
 
 
 def _ages(table: CellTable, metric: Metric) -> list[int]:

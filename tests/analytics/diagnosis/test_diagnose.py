@@ -19,8 +19,9 @@ from streamgauge.analytics.diagnosis.diagnosis import Diagnosis, headline
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.frames import frame_of_rows, with_all_columns
 from streamgauge.analytics.schema.objectives import DEFAULT, Objective
+from streamgauge.analytics.schema.prices import RATES
 from streamgauge.analytics.schema.sql_quoting import instant
-from streamgauge.analytics.schema.tables import OPEN_STREAMS, STREAMS
+from streamgauge.analytics.schema.tables import OPEN_STREAMS, PRICES, STREAMS
 
 LENGTH_S = 900.0
 UNTIL = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -42,12 +43,13 @@ class Streams:
         self.queries = 0
         self.put(frame_of_rows(STREAMS, []))
         self.put(frame_of_rows(OPEN_STREAMS, []), "open_streams")
+        self.put(frame_of_rows(PRICES, []), "prices")
         self.connection.execute("""
             CREATE OR REPLACE VIEW spend AS
             SELECT stream_id, started_at, 'USD' AS currency, 3e-6 * cache_missed_tokens AS cache_missed FROM streams""")
 
     def put(self, frame: pl.DataFrame, table: str = "streams") -> None:
-        columns = {"streams": STREAMS, "open_streams": OPEN_STREAMS}[table]
+        columns = {"streams": STREAMS, "open_streams": OPEN_STREAMS, "prices": PRICES}[table]
         self.connection.register(table, with_all_columns(frame, columns).to_arrow())
 
     def query(self, sql: str) -> pl.DataFrame:
@@ -164,10 +166,72 @@ def test_change_of_12_percent_is_none(streams: Streams, where: dict[str, str], f
     assert found.state == "healthy", headline(found)
 
 
+def put_prices(streams: Streams) -> None:
+    rates = dict.fromkeys(RATES, 0.0) | {"input": 3.0, "cached_input": 0.3, "output": 15.0}
+    rows = [
+        {"priority": 0, "model": "gpt-sim-mini", "currency": "USD", **{k: v / 10 for k, v in rates.items()}},
+        {"priority": 1, "model": "*", "currency": "USD", **rates},
+    ]
+    streams.put(pl.DataFrame(rows), "prices")
+
+
+@pytest.mark.parametrize("rate", [0.5, 10.0])
+def test_client_that_spends_far_more_than_usual_is_named(streams: Streams, rate: float) -> None:
+    put_prices(streams)
+    where = {"client": main_client(2)}
+    streams.put(traffic(rate=rate, seed=3))
+    assert streams.diagnose().state == "healthy"
+    streams.put(traffic(Fault(where=where, onset_s=720.0, requests=12.0), rate=rate, seed=3))
+    found = streams.diagnose()
+    (cause,) = found.causes
+    assert (cause.metric, cause.where) == ("spend", where), headline(found)
+    assert cause.onset is not None
+    first = streams.query(f"""
+        SELECT min(started_at) FROM streams WHERE client_id = '{main_client(2)}' AND started_at >= {instant(SINCE + timedelta(seconds=720))}
+        """).item()
+    assert abs(cause.onset - first) <= timedelta(seconds=15)
+    assert cause.main.before is not None
+    assert cause.main.value > 4 * cause.main.before
+    assert re.match(
+        rf"Spend since [\d:]+: client {main_client(2)[:10]}…, spend [\d.]+ → [\d.]+ USD/h\.", headline(found)
+    )
+
+
+def test_session_with_most_of_the_excess_is_named(streams: Streams) -> None:
+    put_prices(streams)
+    frame = traffic(Fault(where={"client": main_client(2)}, onset_s=700.0, requests=12.0), seed=3)
+    is_loop = (pl.col("client_id") == main_client(2)) & (
+        pl.col("started_at") > SINCE + timedelta(seconds=700)
+    )
+    session = pl.when(is_loop).then(pl.lit("5f3a")).otherwise(pl.col("stream_id").str.head(2))
+    streams.put(frame.with_columns(session_id=session))
+    assert re.search(r"spend [\d.]+ → [\d.]+ USD/h, session 5f3a has \d+ %\.", headline(streams.diagnose()))
+
+
+def test_team_that_moves_to_a_dearer_model_is_named_by_its_label(streams: Streams) -> None:
+    put_prices(streams)
+    frame = traffic(rate=5.0, seed=3)
+    is_search = pl.Series([dict(labels)["team"] == "search" for labels in frame["labels"].to_list()])
+    is_late = pl.col("started_at") > SINCE + timedelta(seconds=600)
+    model = (
+        pl.when(is_search & ~is_late)
+        .then(pl.lit("gpt-sim-mini"))
+        .when(is_search)
+        .then(pl.lit("gpt-sim-large"))
+    )
+    streams.put(frame.with_columns(model.otherwise("request_model").alias("request_model")))
+    found = diagnose(streams.query, SCOPE, labels=[TEAM])
+    assert ("spend", {"label": "team=search"}) in [(c.metric, c.where) for c in found.causes], headline(found)
+
+
 def test_healthy_range_takes_one_query(streams: Streams) -> None:
     streams.put(traffic())
     found = streams.diagnose()
-    assert (found.state, found.causes, streams.queries) == ("healthy", (), 1)
+    assert (found.state, found.causes, streams.queries) == (
+        "healthy",
+        (),
+        2,
+    )  # one looks whether there are prices
     assert headline(found).startswith("Healthy")
 
 
