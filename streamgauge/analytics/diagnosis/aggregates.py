@@ -58,7 +58,9 @@ SILENT_FACTOR = 1.5
 """A stream in flight counts as failed, before a timeout ends it, if nothing arrived for `SILENT_NS`, and for `SILENT_FACTOR` times the
 longest silence of 99 % of the complete streams of its model and gateway."""
 MAX_DETAILS = 20
-CODED, CODES = ("http_error", "inband_error"), 8
+MAX_POINTS = 18_000
+"""Rows of `series`. All points without codes fit, and usual numbers of codes."""
+CODED, CODES = ("http_error", "inband_error"), 100
 """Metrics whose failures have different codes, and into how many groups those are divided at most."""
 LEAST_BEFORE = 20
 """Least number of streams before an onset for their median to be shown."""
@@ -271,7 +273,7 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
         pairs AS (
             SELECT bucket, CASE {pair_whens} END || '{PAIR}' || model AS pair,
             count(failure)::DOUBLE AS n_rate_limited, count_if(failure >= 0)::DOUBLE AS x_rate_limited
-            FROM (SELECT * FROM adjusted WHERE model IN (FROM top_model)) GROUP BY GROUPING SETS ({pair_sets}) HAVING pair IS NOT NULL),
+            FROM adjusted GROUP BY GROUPING SETS ({pair_sets}) HAVING pair IS NOT NULL AND model IN (FROM top_model)),
         top_alone AS (
             SELECT alone FROM values_alone GROUP BY alone QUALIFY row_number() OVER (
                 PARTITION BY split_part(alone, '=', 1) ORDER BY sum(weight) DESC, alone)
@@ -402,7 +404,7 @@ def series(chosen: Selection, candidates: Sequence[Candidate], points: int) -> s
             f" WHERE {at_place(candidate.where)} AND ({metric.n})){levels}"
             f" WHERE moment >= {instant(candidate.begin)} AND moment < {instant(candidate.end)} GROUP BY ALL)"
         )
-    return _over_chosen(chosen, candidates, parts)
+    return f"{_over_chosen(chosen, candidates, parts)} LIMIT {MAX_POINTS}"
 
 
 def _quantiles(metric: Metric, candidate: Candidate) -> str:
