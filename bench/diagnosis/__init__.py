@@ -42,13 +42,14 @@ from bench.diagnosis.incidents import (
     matches,
 )
 from bench.diagnosis.own_incidents import Naming
-from bench.diagnosis.traffic import TEAM, simulate
+from bench.diagnosis.traffic import PRICES, TEAM, simulate
 from streamgauge.analytics.diagnosis.aggregates import at_place, source
 from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import Diagnosis, headline
 from streamgauge.analytics.diagnosis.metrics import metrics
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.reports.selection import Selection
+from streamgauge.analytics.schema import tables
 from streamgauge.analytics.schema.frames import with_all_columns
 from streamgauge.analytics.schema.objectives import DEFAULT
 from streamgauge.analytics.schema.sql_quoting import instant
@@ -214,6 +215,8 @@ def _stored() -> Iterator[tuple[Query, Write]]:
         def write(frame: pl.DataFrame) -> None:
             store.commit(Commit("", tables={"streams": with_all_columns(frame, STREAMS)}))
 
+        prices = with_all_columns(pl.DataFrame(PRICES), tables.PRICES)
+        store.commit(Commit("", tables={"prices": prices}))
         yield lambda sql: reader.query(sql, 20_000, 60.0), write
 
 

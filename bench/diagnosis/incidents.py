@@ -288,6 +288,12 @@ def cost_step(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     return _one("cost", where, onset_s, tokens=rng.uniform(3, 6))
 
 
+def spending_client(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
+    return _one(
+        "spend", {"client": main_client(int(rng.integers(0, 8)))}, onset_s, requests=rng.uniform(8, 15)
+    )
+
+
 def slow_rise(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     """1 % a minute, or so much that the end is above the least change."""
     where = {"gateway": _gateway(rng)}
@@ -406,6 +412,7 @@ INCIDENTS: dict[str, Callable[[Draw, float, float], StagedIncident]] = {
     "more reasoning": more_reasoning,
     "long prompts of an app": long_prompts,
     "cost of a label": cost_step,
+    "spend of a client": spending_client,
     "1 % a minute": slow_rise,
     "two failures, one kind": partial(two_failures, same=True),
     "two failures, two kinds": partial(two_failures, same=False),
@@ -413,7 +420,10 @@ INCIDENTS: dict[str, Callable[[Draw, float, float], StagedIncident]] = {
 }
 
 
-FAMILIES = {name: metric.family for name, metric in metrics([DEFAULT]).items()} | {"cut": "failure"}
+FAMILIES = {name: metric.family for name, metric in metrics([DEFAULT]).items()} | {
+    "cut": "failure",
+    "spend": "spend",
+}
 
 
 def judge(

@@ -188,6 +188,19 @@ def _columns(expressions: Mapping[str, str]) -> str:
     return ",\n            ".join(f"{value} AS {name}" for name, value in expressions.items())
 
 
+def _aggregated(
+    keys: Mapping[str, str], sums: Mapping[str, str], of: str, group: str, is_affected: str
+) -> str:
+    """SQL of sums by keys. Those that count affected streams are aggregated apart: most streams are not affected by anything."""
+    few = {name: sql for name, sql in sums.items() if "count_if(" in sql}
+    many = {name: sql for name, sql in sums.items() if name not in few}
+    same = " AND ".join(f"many.{key} IS NOT DISTINCT FROM few.{key}" for key in keys)
+    return f"""
+        SELECT many.*, few.* EXCLUDE ({", ".join(keys)})
+        FROM (SELECT {_columns({**keys, **many})} FROM {of} GROUP BY {group}) AS many
+        LEFT JOIN (SELECT {_columns({**keys, **few})} FROM {of} WHERE {is_affected} GROUP BY {group}) AS few ON {same}"""
+
+
 def _tops(most: Mapping[str, int], weight: str, of: str = "chosen") -> str:
     """SQL of the values of each dimension that are looked at."""
     return ",\n        ".join(
@@ -227,6 +240,12 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
     levels = ", ".join(
         f"{level} - sum(sum(m_{m.name})) OVER () / sum(count(m_{m.name})) OVER () AS level_{m.name}"
         for m, level in at.items()
+        if not m.of_client
+    )
+    levels_of_client = ", ".join(
+        f"avg(m_{m.name}) - sum(sum(m_{m.name})) OVER () / sum(count(m_{m.name})) OVER () AS level_{m.name}"
+        for m in means
+        if m.of_client
     )
     tops = _tops({name: d.most for name, (_, d) in alone.items() if d.is_open}, "weight")
     sums = _sums(compared) | {
@@ -248,8 +267,15 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
         f"WHEN {name} IS NOT NULL THEN '{prefix}' || {name}" for name, prefix in prefixes.items()
     )
     cuts = ", ".join(str(FAILURES.index(name)) for name in CUT)
-    of_values = _sums([m for m in compared if not m.is_slow], adjusted=True)
+    of_values = {"weight": "sum(weight)", **_sums([m for m in compared if not m.is_slow], adjusted=True)}
+    of_values = {name: f"({sql})::DOUBLE" for name, sql in of_values.items()}
+    cube = {"bucket": "bucket", **{d: _named(d).removesuffix(f" AS {d}") for d in CUBE}}
+    of_alone = {"bucket": "bucket", "alone": f"CASE {whens} END"}
+    is_affected = " OR ".join(
+        ["failure >= 0", *(f"m_{m.name}" for m in compared if m.kind == "share" and m.name not in FAILURES)]
+    )
     paired = [name for name, (part, _) in alone.items() if part in PAIRED]
+    paired_values = ", ".join(_named(name) if alone[name][1].is_open else name for name in paired)
     pair_sets = ", ".join(f"(bucket, {name}, model)" for name in paired)
     pair_whens = " ".join(f"WHEN {name} IS NOT NULL THEN '{prefixes[name]}' || {name}" for name in paired)
     return f"""
@@ -263,23 +289,21 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
         {tops},
         levels AS (
             SELECT model, gateway, stratum, {levels} FROM chosen GROUP BY model, gateway, stratum),
-        adjusted AS (
+        levels_of_clients AS (SELECT client, {levels_of_client} FROM chosen GROUP BY client),
+        adjusted AS NOT MATERIALIZED (
             SELECT * EXCLUDE ({", ".join(alone)}), {dimensions}, {_columns(differences)}
-            FROM chosen JOIN levels USING (model, gateway, stratum)),
-        values_alone AS (
-            SELECT bucket, CASE {whens} END AS alone, sum(weight)::DOUBLE AS weight,
-            {_columns({n: f"{sql}::DOUBLE" for n, sql in of_values.items()})}
-            FROM adjusted GROUP BY GROUPING SETS ({sets})),
+            FROM chosen JOIN levels USING (model, gateway, stratum) JOIN levels_of_clients USING (client)),
+        values_alone AS ({_aggregated(of_alone, of_values, "adjusted", f"GROUPING SETS ({sets})", is_affected)}),
         pairs AS (
             SELECT bucket, CASE {pair_whens} END || '{PAIR}' || model AS pair,
             count(failure)::DOUBLE AS n_rate_limited, count_if(failure >= 0)::DOUBLE AS x_rate_limited
-            FROM adjusted GROUP BY GROUPING SETS ({pair_sets}) HAVING pair IS NOT NULL AND model IN (FROM top_model)),
+            FROM (SELECT bucket, model, failure, {paired_values} FROM chosen) GROUP BY GROUPING SETS ({pair_sets})
+            HAVING pair IS NOT NULL AND model IN (FROM top_model)),
         top_alone AS (
             SELECT alone FROM values_alone GROUP BY alone QUALIFY row_number() OVER (
                 PARTITION BY split_part(alone, '=', 1) ORDER BY sum(weight) DESC, alone)
                 <= CASE split_part(alone, '=', 1) {limits} ELSE 'infinity'::DOUBLE END)
-        SELECT 'cube' AS part, bucket, {", ".join(map(_named, CUBE))}, {_columns(_by_stratum(sums, compared))}
-        FROM chosen GROUP BY ALL
+        SELECT 'cube' AS part, * FROM ({_aggregated(cube, _by_stratum(sums, compared), "chosen", "ALL", is_affected)})
         UNION ALL BY NAME
         SELECT 'alone' AS part, * EXCLUDE (weight) FROM values_alone WHERE alone IN (FROM top_alone)
         UNION ALL BY NAME

@@ -13,13 +13,13 @@ import pytest
 
 from bench.diagnosis import drawn
 from bench.diagnosis.incidents import INCIDENTS, Expected, judge
+from bench.diagnosis.traffic import PRICES as PRICE_LIST
 from bench.diagnosis.traffic import TEAM, TEAMS, Fault, main_client, simulate
 from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import Diagnosis, headline
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.frames import frame_of_rows, with_all_columns
 from streamgauge.analytics.schema.objectives import DEFAULT, Objective
-from streamgauge.analytics.schema.prices import RATES
 from streamgauge.analytics.schema.sql_quoting import instant
 from streamgauge.analytics.schema.tables import OPEN_STREAMS, PRICES, STREAMS
 
@@ -88,6 +88,7 @@ TOLERANCES_S = {"1 % a minute": 75.0}
 def test_incident_is_named_with_its_place_and_onset(streams: Streams, name: str) -> None:
     length_s = LENGTHS_S.get(name, 300.0)
     incident, since = drawn(name, 5, length_s), UNTIL - timedelta(seconds=length_s)
+    streams.put(pl.DataFrame(PRICE_LIST), "prices")
     streams.put(
         simulate(5, since=since, length_s=length_s, earlier_s=length_s, rate=10.0, faults=incident.faults)
     )
@@ -166,18 +167,9 @@ def test_change_of_12_percent_is_none(streams: Streams, where: dict[str, str], f
     assert found.state == "healthy", headline(found)
 
 
-def put_prices(streams: Streams) -> None:
-    rates = dict.fromkeys(RATES, 0.0) | {"input": 3.0, "cached_input": 0.3, "output": 15.0}
-    rows = [
-        {"priority": 0, "model": "gpt-sim-mini", "currency": "USD", **{k: v / 10 for k, v in rates.items()}},
-        {"priority": 1, "model": "*", "currency": "USD", **rates},
-    ]
-    streams.put(pl.DataFrame(rows), "prices")
-
-
 @pytest.mark.parametrize("rate", [0.5, 10.0])
 def test_client_that_spends_far_more_than_usual_is_named(streams: Streams, rate: float) -> None:
-    put_prices(streams)
+    streams.put(pl.DataFrame(PRICE_LIST), "prices")
     where = {"client": main_client(2)}
     streams.put(traffic(rate=rate, seed=3))
     assert streams.diagnose().state == "healthy"
@@ -198,7 +190,7 @@ def test_client_that_spends_far_more_than_usual_is_named(streams: Streams, rate:
 
 
 def test_session_with_most_of_the_excess_is_named(streams: Streams) -> None:
-    put_prices(streams)
+    streams.put(pl.DataFrame(PRICE_LIST), "prices")
     frame = traffic(Fault(where={"client": main_client(2)}, onset_s=700.0, requests=12.0), seed=3)
     is_loop = (pl.col("client_id") == main_client(2)) & (
         pl.col("started_at") > SINCE + timedelta(seconds=700)
@@ -209,7 +201,7 @@ def test_session_with_most_of_the_excess_is_named(streams: Streams) -> None:
 
 
 def test_team_that_moves_to_a_dearer_model_is_named_by_its_label(streams: Streams) -> None:
-    put_prices(streams)
+    streams.put(pl.DataFrame(PRICE_LIST), "prices")
     frame = traffic(rate=5.0, seed=3)
     is_search = pl.Series([dict(labels)["team"] == "search" for labels in frame["labels"].to_list()])
     is_late = pl.col("started_at") > SINCE + timedelta(seconds=600)
