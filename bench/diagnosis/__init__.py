@@ -267,11 +267,11 @@ def lines(part: str, rows: Sequence[dict[str, object]]) -> list[str]:
 
 
 def _keep(part: str, rows: list[dict[str, object]]) -> None:
-    """Add runs to those of other seeds, and write the section."""
+    """Add runs to those of other seeds and rates, and write the section."""
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    seeds = {row["seed"] for row in rows}
+    new = {(row["seed"], row.get("rate")) for row in rows}
     kept = map(json.loads, known.get(part, {}).get("runs", []))
-    rows = [row for row in kept if row["seed"] not in seeds] + rows
+    rows = [row for row in kept if (row["seed"], row.get("rate")) not in new] + rows
     rows.sort(key=lambda row: row["seed"])  # type: ignore[arg-type,return-value]
     numbers = [int(str(row["seed"])) for row in rows]
     first, count = min(numbers), len(set(numbers))

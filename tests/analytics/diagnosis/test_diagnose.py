@@ -167,6 +167,63 @@ def test_change_of_12_percent_is_none(streams: Streams, where: dict[str, str], f
     assert found.state == "healthy", headline(found)
 
 
+@pytest.mark.parametrize(
+    ("family", "fault"),
+    [
+        ("failure", Fault(where={"gateway": "eu-gateway"}, onset_s=720.0, outcome="http_error", status=503, share=0.6)),
+        ("failure", Fault(where={"gateway": "us-gateway"}, onset_s=720.0, outcome="connect_error", message="gaierror", share=1.0)),
+        ("failure", Fault(where={"model": "gpt-sim-mini"}, onset_s=720.0, outcome="http_error", status=429, share=0.8)),
+        ("failure", Fault(where={"client": main_client(0)}, onset_s=720.0, outcome="http_error", status=401, share=1.0)),
+        ("failure", Fault(where={"label": "team=search"}, onset_s=720.0, outcome="http_error", status=403, share=1.0)),
+        ("ttft", Fault(where={"model": "gpt-sim-mini"}, onset_s=720.0, ttft=3.0)),
+        ("spend", Fault(where={"client": main_client(1)}, onset_s=720.0, requests=12.0)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value.where),
+)  # fmt: skip
+def test_place_is_named_within_3_minutes_at_3_requests_in_10_s(
+    streams: Streams, family: str, fault: Fault
+) -> None:
+    streams.put(pl.DataFrame(PRICE_LIST), "prices")
+    streams.put(traffic(fault, seed=501, rate=0.3))
+    found = diagnose(streams.query, SCOPE, labels=[TEAM])
+    assert judge(found, [Expected((family,), fault.where, fault.onset_s)])[0], headline(found)
+
+
+def test_failures_of_an_app_with_one_model_are_named_although_neither_fails_much_alone(
+    streams: Streams,
+) -> None:
+    where = {"app": "agent", "model": "reasoner"}
+    streams.put(
+        traffic(
+            Fault(where=where, onset_s=400.0, outcome="http_error", status=400, share=0.4), seed=4, rate=4.0
+        )
+    )
+    alone = streams.query(f"""
+        SELECT avg((http_status = 400)::INTEGER) FROM streams WHERE client_app = 'agent' AND started_at >= {instant(SINCE)}""").item()
+    assert alone < 0.02
+    found = streams.diagnose()
+    assert [c.where for c in found.causes] == [where], headline(found)
+
+
+def test_usual_error_of_another_code_does_not_move_the_onset(streams: Streams) -> None:
+    fault = Fault(where={"gateway": "direct"}, onset_s=600.0, outcome="http_error", status=503, share=0.3)
+    frame = traffic(fault, seed=2, rate=3.0)
+    is_before = (pl.col("gateway") == "direct") & pl.col("started_at").is_between(
+        SINCE + timedelta(seconds=575), SINCE + timedelta(seconds=580)
+    )
+    assert frame.filter(is_before).height
+    usual = {"outcome": "http_error", "http_status": 500, "error_type": "server_error"}
+    streams.put(
+        frame.with_columns(
+            pl.when(is_before).then(pl.lit(v)).otherwise(k).alias(k).cast(frame.schema[k])
+            for k, v in usual.items()
+        )
+    )
+    (cause,) = streams.diagnose().causes
+    assert cause.onset is not None
+    assert timedelta(0) <= cause.onset - (SINCE + timedelta(seconds=600)) <= timedelta(seconds=15)
+
+
 @pytest.mark.parametrize("rate", [0.5, 10.0])
 def test_client_that_spends_far_more_than_usual_is_named(streams: Streams, rate: float) -> None:
     streams.put(pl.DataFrame(PRICE_LIST), "prices")
