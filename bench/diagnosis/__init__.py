@@ -5,7 +5,8 @@
 - incidents: each kind of incident under mixed traffic, with several seeds and rates. A diagnosis is right if it names the metric
   and exactly the dimension values of each incident. Its onset is right within 15 s of the first affected stream, that of a drift within
   the time in which the metric rises by 5 %. Places, onset and sizes are drawn from the seed.
-- healthy: plain traffic, growing traffic, longer prompts, days and nights, and a client that always reads slowly.
+- healthy: plain traffic, growing traffic, longer prompts, days and nights, a client that always reads slowly, one that sleeps, a new model,
+  and new server instances.
 - time: how long it takes to name the incidents that the demo stages (`own_incidents`).
 
 The streams are written to a store as analytics does, and diagnosed by the dashboard's code. Each run has a period of its own. `--write`
