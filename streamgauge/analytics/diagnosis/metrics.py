@@ -279,7 +279,7 @@ class Dimension:
     """A place has all values from one on."""
 
 
-PAIRED = ("app", "server", LABEL)
+PAIRED = ("app", LABEL)
 """Dimensions whose failures are looked at with each model, too."""
 PAIR = " with "
 """Between the value of a dimension and a model."""
