@@ -3,9 +3,10 @@
 `python -m bench diagnosis PART`. Parts:
 
 - incidents: each kind of incident under mixed traffic, with several seeds and rates. A diagnosis is right if it names the metric
-  and exactly the dimension values of each incident. Its onset is right within 10 s or one point of the dashboard's charts (1/60 of the
-  range). Places, onset and sizes are drawn from the seed.
-- healthy: plain traffic, growing traffic, longer prompts, days and nights, and a client that always reads slowly.
+  and exactly the dimension values of each incident. Its onset is right within 15 s of the first affected stream, that of a drift within
+  the time in which the metric rises by 5 %. Places, onset and sizes are drawn from the seed.
+- healthy: plain traffic, growing traffic, longer prompts, days and nights, a client that always reads slowly, one that sleeps, a new model,
+  and new server instances.
 - time: how long it takes to name the incidents that the demo stages (`own_incidents`).
 
 The streams are written to a store as analytics does, and diagnosed by the dashboard's code. Each run has a period of its own. `--write`
@@ -31,14 +32,28 @@ import polars as pl
 from bench.analytics.page import Section
 from bench.analytics.page import table as page_table
 from bench.diagnosis import own_incidents
-from bench.diagnosis.incidents import INCIDENTS, Expected, StagedIncident, healthy, is_quiet, judge
+from bench.diagnosis.incidents import (
+    INCIDENTS,
+    TOLERANCE_S,
+    Expected,
+    StagedIncident,
+    healthy,
+    is_quiet,
+    judge,
+    matches,
+)
 from bench.diagnosis.own_incidents import Naming
-from bench.diagnosis.traffic import TEAM, simulate
+from bench.diagnosis.traffic import PRICES, TEAM, simulate
+from streamgauge.analytics.diagnosis.aggregates import at_place, source
 from streamgauge.analytics.diagnosis.diagnose import diagnose
-from streamgauge.analytics.diagnosis.diagnosis import headline
+from streamgauge.analytics.diagnosis.diagnosis import Diagnosis, headline
+from streamgauge.analytics.diagnosis.metrics import metrics
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.reports.selection import Selection
+from streamgauge.analytics.schema import tables
 from streamgauge.analytics.schema.frames import with_all_columns
+from streamgauge.analytics.schema.objectives import DEFAULT
+from streamgauge.analytics.schema.sql_quoting import instant
 from streamgauge.analytics.schema.tables import STREAMS
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.location import SQLITE, locate
@@ -47,8 +62,6 @@ from streamgauge.analytics.storage.store import Store
 TRAFFIC = ((2.0, 3600.0), (10.0, 1800.0), (50.0, 900.0))
 """(requests per s, length of the range in s)."""
 HEALTHY = "healthy"
-LEAST_TOLERANCE_S = 10.0
-POINTS = 60
 LATEST = datetime(2026, 6, 1, 12, tzinfo=UTC)
 PARTS = ("incidents", HEALTHY, "time")
 RESULTS = Path(__file__).with_name("results.json")
@@ -69,17 +82,15 @@ class Run:
     """All places and metrics are right, and no other cause is named before them."""
     errors_s: tuple[float, ...]
     """Onset errors of the causes that are right."""
+    tolerances_s: tuple[float, ...]
     extra: int
     """Causes beyond the expected ones."""
     took_s: float
 
     @property
-    def tolerance_s(self) -> float:
-        return max(LEAST_TOLERANCE_S, self.length_s / POINTS)
-
-    @property
     def right(self) -> bool:
-        return self.named and all(abs(e) <= self.tolerance_s for e in self.errors_s)
+        within = zip(self.errors_s, self.tolerances_s, strict=False)
+        return self.named and all(abs(error) <= tolerance for error, tolerance in within)
 
 
 def drawn(name: str, seed: int, length_s: float) -> StagedIncident:
@@ -102,11 +113,14 @@ def run(
     began = time.perf_counter()
     diagnosis = diagnose(query, Selection(since=since, until=until), labels=[TEAM])
     took_s = time.perf_counter() - began
-    named, errors_s = judge(diagnosis, _from_first_affected(frame, incident, since))
+    named, errors_s = judge(diagnosis, _from_first_affected(query, diagnosis, incident))
     if name == HEALTHY:
         named = is_quiet(diagnosis, incident)
+    tolerances_s = tuple(one.tolerance_s for one in incident.expected)
     extra = max(0, len(diagnosis.causes) - len(incident.expected))
-    found = Run(name, seed, rate, length_s, named, tuple(round(e, 1) for e in errors_s), extra, took_s)
+    found = Run(
+        name, seed, rate, length_s, named, tuple(round(e, 1) for e in errors_s), tolerances_s, extra, took_s
+    )
     if not found.right or (name == HEALTHY and diagnosis.causes):
         expected = "; ".join(
             f"{'/'.join(e.families)} {dict(e.where)} {since + timedelta(seconds=e.onset_s):%H:%M:%S}"
@@ -120,39 +134,25 @@ def run(
     return found
 
 
-def _from_first_affected(frame: pl.DataFrame, incident: StagedIncident, since: datetime) -> list[Expected]:
-    """The expected causes with the onsets that the data show: no stream of a place may have been affected for a while."""
-    found = []
-    started_s = (frame["started_at"] - since).dt.total_microseconds() / 1e6
+def _from_first_affected(query: Query, diagnosis: Diagnosis, incident: StagedIncident) -> list[Expected]:
+    """The expected causes with the onsets that the data show: until the first affected stream of a place, any instant is right."""
+    since, until, found = diagnosis.since, diagnosis.until, []
+    compared = metrics([DEFAULT])
     for one in incident.expected:
-        ended_s = started_s + frame["end_ns"] / 1e9
-        # Of a timeout, only its start is known to be before the silence.
-        moment_s = (
-            ended_s
-            if "failure" in one.families and not (frame["outcome"] == "idle_timeout").any()
-            else started_s
-        )
-        here = moment_s >= one.onset_s
-        if "failure" in one.families:
-            here &= frame["outcome"] != "ok"
-        for dimension, value in one.where.items():
-            here &= value_of(frame, dimension) == value if dimension != "size" else here
-        first = moment_s.filter(here).min()
-        found.append(replace(one, onset_s=max(one.onset_s, float(first or 0.0))))  # type: ignore[arg-type]
+        cause = next((c for c in diagnosis.causes if matches(c, one)), None)
+        if cause is None or cause.onset is None or cause.metric not in compared:
+            found.append(one)
+            continue
+        metric, chosen = compared[cause.metric], Selection(since=since, until=until)
+        is_affected = f"({metric.x})" if metric.kind == "share" else "TRUE"
+        first = query(f"""
+            SELECT min(moment) FROM (
+                SELECT {metric.at} AS moment FROM ({source(chosen, labelled=True)})
+                WHERE {at_place(one.where)} AND ({metric.n}) AND {is_affected})
+            WHERE moment >= {instant(since + timedelta(seconds=one.onset_s))}""").item()
+        first_s, onset_s = ((at - since).total_seconds() for at in (first or until, cause.onset))
+        found.append(replace(one, onset_s=min(max(onset_s, one.onset_s), first_s)))
     return found
-
-
-def value_of(frame: pl.DataFrame, dimension: str) -> pl.Series:
-    """The values of a dimension of places."""
-    if dimension == "label":
-        return pl.Series([f"team={dict(labels)['team']}" for labels in frame["labels"].to_list()])
-    names = {
-        "model": "request_model",
-        "client": "client_id",
-        "app": "client_app",
-        "server": "server_instance",
-    }
-    return frame[names.get(dimension, dimension)]
 
 
 def incident_lines(runs: Sequence[Run]) -> list[str]:
@@ -167,7 +167,9 @@ def incident_lines(runs: Sequence[Run]) -> list[str]:
             counts = (len(of_name), sum(r.named for r in of_name), sum(r.right for r in of_name))
             rows.append([name, *map(str, counts), middle, most, str(sum(r.extra for r in of_name))])
     named, right = sum(r.named for r in runs), sum(r.right for r in runs)
-    steps = [abs(e) for r in runs for e in r.errors_s if "drift" not in r.name]
+    steps = [
+        abs(e) for r in runs for e, t in zip(r.errors_s, r.tolerances_s, strict=False) if t == TOLERANCE_S
+    ]
     rates = ", ".join(
         f"{sum(r.right for r in runs if r.rate == rate)} of {sum(r.rate == rate for r in runs)} at {rate:.0f} requests/s"
         for rate, _ in TRAFFIC
@@ -177,7 +179,7 @@ def incident_lines(runs: Sequence[Run]) -> list[str]:
         "",
         f"{named} of {len(runs)} are named ({named / len(runs):.1%}),",
         f"{right} also with the right onset ({right / len(runs):.1%}): {rates}.",
-        f"Of {len(steps)} onsets of steps, {sum(e <= LEAST_TOLERANCE_S for e in steps)} are right to 10 s.",
+        f"Of {len(steps)} onsets of steps, {sum(e <= TOLERANCE_S for e in steps)} are right to {TOLERANCE_S:.0f} s.",
         _times(runs),
     ]  # fmt: skip
 
@@ -214,6 +216,8 @@ def _stored() -> Iterator[tuple[Query, Write]]:
         def write(frame: pl.DataFrame) -> None:
             store.commit(Commit("", tables={"streams": with_all_columns(frame, STREAMS)}))
 
+        prices = with_all_columns(pl.DataFrame(PRICES), tables.PRICES)
+        store.commit(Commit("", tables={"prices": prices}))
         yield lambda sql: reader.query(sql, 20_000, 60.0), write
 
 
@@ -264,11 +268,11 @@ def lines(part: str, rows: Sequence[dict[str, object]]) -> list[str]:
 
 
 def _keep(part: str, rows: list[dict[str, object]]) -> None:
-    """Add runs to those of other seeds, and write the section."""
+    """Add runs to those of other seeds and rates, and write the section."""
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    seeds = {row["seed"] for row in rows}
+    new = {(row["seed"], row.get("rate")) for row in rows}
     kept = map(json.loads, known.get(part, {}).get("runs", []))
-    rows = [row for row in kept if row["seed"] not in seeds] + rows
+    rows = [row for row in kept if (row["seed"], row.get("rate")) not in new] + rows
     rows.sort(key=lambda row: row["seed"])  # type: ignore[arg-type,return-value]
     numbers = [int(str(row["seed"])) for row in rows]
     first, count = min(numbers), len(set(numbers))

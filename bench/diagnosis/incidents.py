@@ -27,6 +27,11 @@ from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis
 from streamgauge.analytics.diagnosis.metrics import metrics
 from streamgauge.analytics.schema.objectives import DEFAULT
 
+TOLERANCE_S = 15.0
+"""Largest error of an onset."""
+LEAST_RISE = 0.05
+"""Of a drift, the onset is not known better than this rise, because load wanders as much."""
+
 
 @dataclass(frozen=True)
 class Expected:
@@ -37,6 +42,7 @@ class Expected:
     onset_s: float
     evidence: str = ""
     """Part of one of the evidences."""
+    tolerance_s: float = TOLERANCE_S
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,15 @@ def ttft_step(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
 
 def itl_drift(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     where = {"model": _model(rng)} if rng.random() < 0.5 else {"gateway": _gateway(rng)}
-    return _one("itl", where, onset_s / 2, itl=rng.uniform(2, 3.5), ramp_s=length_s - onset_s / 2)
+    return _drift(where, onset_s / 2, itl=rng.uniform(2, 3.5), ramp_s=length_s - onset_s / 2)
+
+
+def _drift(where: dict[str, str], onset_s: float, *, itl: float, ramp_s: float) -> StagedIncident:
+    tolerance_s = max(TOLERANCE_S, LEAST_RISE * ramp_s / (itl - 1))
+    return StagedIncident(
+        (Fault(where=where, onset_s=onset_s, itl=itl, ramp_s=ramp_s),),
+        (Expected(("itl",), where, onset_s, tolerance_s=tolerance_s),),
+    )
 
 
 def stalls(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
@@ -274,11 +288,17 @@ def cost_step(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     return _one("cost", where, onset_s, tokens=rng.uniform(3, 6))
 
 
+def spending_client(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
+    return _one(
+        "spend", {"client": main_client(int(rng.integers(0, 8)))}, onset_s, requests=rng.uniform(8, 15)
+    )
+
+
 def slow_rise(rng: Draw, onset_s: float, length_s: float) -> StagedIncident:
     """1 % a minute, or so much that the end is above the least change."""
     where = {"gateway": _gateway(rng)}
     ramp_s = 0.8 * length_s
-    return _one("itl", where, 0.2 * length_s, itl=max(1 + 0.01 * ramp_s / 60, 1.6), ramp_s=ramp_s)
+    return _drift(where, 0.2 * length_s, itl=max(1 + 0.01 * ramp_s / 60, 1.6), ramp_s=ramp_s)
 
 
 def two_failures(rng: Draw, onset_s: float, length_s: float, *, same: bool) -> StagedIncident:
@@ -392,6 +412,7 @@ INCIDENTS: dict[str, Callable[[Draw, float, float], StagedIncident]] = {
     "more reasoning": more_reasoning,
     "long prompts of an app": long_prompts,
     "cost of a label": cost_step,
+    "spend of a client": spending_client,
     "1 % a minute": slow_rise,
     "two failures, one kind": partial(two_failures, same=True),
     "two failures, two kinds": partial(two_failures, same=False),
@@ -399,7 +420,10 @@ INCIDENTS: dict[str, Callable[[Draw, float, float], StagedIncident]] = {
 }
 
 
-FAMILIES = {name: metric.family for name, metric in metrics([DEFAULT]).items()} | {"cut": "failure"}
+FAMILIES = {name: metric.family for name, metric in metrics([DEFAULT]).items()} | {
+    "cut": "failure",
+    "spend": "spend",
+}
 
 
 def judge(
@@ -411,7 +435,7 @@ def judge(
     """
     first, errors_s = list(diagnosis.causes[: len(expected)]), []
     for one in expected:
-        match = next((c for c in first if _is(c, one)), None)
+        match = next((c for c in first if matches(c, one)), None)
         if match is None:
             return False, tuple(errors_s)
         first.remove(match)
@@ -430,7 +454,8 @@ def is_quiet(diagnosis: Diagnosis, incident: StagedIncident) -> bool:
     )
 
 
-def _is(cause: Cause, expected: Expected) -> bool:
+def matches(cause: Cause, expected: Expected) -> bool:
+    """Whether a cause is the expected one, whenever it began."""
     is_metric = FAMILIES[cause.metric] in expected.families
     has_evidence = not expected.evidence or any(expected.evidence in fact for fact in cause.evidence)
     return dict(cause.where) == dict(expected.where) and is_metric and has_evidence

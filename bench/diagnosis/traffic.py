@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from streamgauge.analytics.schema.prices import RATES
+
 Array = npt.NDArray[np.float64]
 S = 1e9
 
@@ -40,6 +42,25 @@ MODELS = (
     Model("reasoner", 1.5, 0.9, 0.015, 600, 0.03, 0.4),
 )
 GATEWAYS = {"eu-gateway": 5.0, "us-gateway": 4.0, "direct": 2.0}
+PRICES = [
+    {
+        "priority": 0,
+        "model": "gpt-sim-mini",
+        "currency": "USD",
+        **dict.fromkeys(RATES, 0.0),
+        "input": 0.3,
+        "output": 1.5,
+    },
+    {
+        "priority": 1,
+        "model": "*",
+        "currency": "USD",
+        **dict.fromkeys(RATES, 0.0),
+        "input": 3.0,
+        "output": 15.0,
+    },
+]
+"""Rows of the table `prices`."""
 TEAM = "team"
 """Name of the label."""
 TEAMS = {"search": 3.0, "ads": 2.0, "core": 2.0, "mobile": 2.0, "o'brien & co": 1.0}

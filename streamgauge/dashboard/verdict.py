@@ -189,6 +189,8 @@ def _charts(cause: Cause) -> Link:
     """The page with charts of the metric."""
     if cause.metric in (*diagnosis.FAILURES, "tool_failure", "violation"):
         return "errors", "Errors", ":material/error:", cause.filters
+    if cause.metric in ("cost", "spend"):
+        return "spend", "Spend", ":material/payments:", cause.filters
     measure = quality.MEASURES.get(cause.metric)
     if cause.metric not in ("cache", "prompt_changed") and measure is None:
         return "latency", "Latency", ":material/timer:", cause.filters

@@ -20,6 +20,9 @@ from streamgauge.analytics.diagnosis.metrics import (
     CUT,
     EARLIER_BUCKETS,
     LEAST_SIZE_BYTES,
+    MOST_PAIRS,
+    PAIR,
+    PAIRED,
     SIZE_NAMES,
     SLOW_CLIENT_S,
     START,
@@ -55,6 +58,10 @@ SILENT_FACTOR = 1.5
 """A stream in flight counts as failed, before a timeout ends it, if nothing arrived for `SILENT_NS`, and for `SILENT_FACTOR` times the
 longest silence of 99 % of the complete streams of its model and gateway."""
 MAX_DETAILS = 20
+MAX_POINTS = 18_000
+"""Rows of `series`. All points without codes fit, and usual numbers of codes."""
+CODED, CODES = ("http_error", "inband_error"), 100
+"""Metrics whose failures have different codes, and into how many groups those are divided at most."""
 LEAST_BEFORE = 20
 """Least number of streams before an onset for their median to be shown."""
 
@@ -99,10 +106,10 @@ def _is_over(ns: str | int, end: datetime) -> str:
     return f"{later('active_at', str(ns))} < least(now(), {instant(end)})"
 
 
-def _bucket(chosen: Selection) -> str:
+def bucket(chosen: Selection, at: str = "ended_at") -> str:
     """SQL of the number of a bucket, as in `edges`."""
     length_us = int(chosen.length.total_seconds() * 1e6)
-    after = f"(epoch_us(ended_at) - epoch_us({instant(chosen.since)}))"
+    after = f"(epoch_us({at}) - epoch_us({instant(chosen.since)}))"
     earlier = f"({after} + {length_us}) * {EARLIER_BUCKETS} // {length_us}"
     return f"""CASE WHEN {after} >= 0 THEN {EARLIER_BUCKETS} + least({BUCKETS - 1}, {after} * {BUCKETS} // {length_us})
             ELSE greatest(0, {earlier}) END::INTEGER"""
@@ -181,6 +188,19 @@ def _columns(expressions: Mapping[str, str]) -> str:
     return ",\n            ".join(f"{value} AS {name}" for name, value in expressions.items())
 
 
+def _aggregated(
+    keys: Mapping[str, str], sums: Mapping[str, str], of: str, group: str, is_affected: str
+) -> str:
+    """SQL of sums by keys. Those that count affected streams are aggregated apart: most streams are not affected by anything."""
+    few = {name: sql for name, sql in sums.items() if "count_if(" in sql}
+    many = {name: sql for name, sql in sums.items() if name not in few}
+    same = " AND ".join(f"many.{key} IS NOT DISTINCT FROM few.{key}" for key in keys)
+    return f"""
+        SELECT many.*, few.* EXCLUDE ({", ".join(keys)})
+        FROM (SELECT {_columns({**keys, **many})} FROM {of} GROUP BY {group}) AS many
+        LEFT JOIN (SELECT {_columns({**keys, **few})} FROM {of} WHERE {is_affected} GROUP BY {group}) AS few ON {same}"""
+
+
 def _tops(most: Mapping[str, int], weight: str, of: str = "chosen") -> str:
     """SQL of the values of each dimension that are looked at."""
     return ",\n        ".join(
@@ -202,9 +222,9 @@ def _is_compared(metric: Metric, dimension: Dimension) -> bool:
 def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[str] = ()) -> str:
     """SQL of the aggregates that `cell_tables.read` takes. `labels`: the names of those that are looked at.
 
-    `part` is cube, total or one of `ALONE`. `bucket`, the dimensions of `CUBE` or the `value`, and for each metric `n_*`, `x_*` and in the
-    cube `xx_*`, with the stratum at the end if `Metric.by_input`; `l_*` if the least change differs between streams. Totals have
-    `objective` and the measured values.
+    `part` is cube, alone, pair, age
+    or total. `bucket`, the dimensions of `CUBE` or the `value`, and for each metric `n_*`, `x_*` and in the cube `xx_*`, with the stratum
+    at the end if `Metric.by_input`; `l_*` if the least change differs between streams. Totals have `objective` and the measured values.
     """
     compared = metrics(objectives).values()
     alone = {name: (name, dimension) for name, dimension in ALONE.items() if name != LABEL}
@@ -220,6 +240,12 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
     levels = ", ".join(
         f"{level} - sum(sum(m_{m.name})) OVER () / sum(count(m_{m.name})) OVER () AS level_{m.name}"
         for m, level in at.items()
+        if not m.of_client
+    )
+    levels_of_client = ", ".join(
+        f"avg(m_{m.name}) - sum(sum(m_{m.name})) OVER () / sum(count(m_{m.name})) OVER () AS level_{m.name}"
+        for m in means
+        if m.of_client
     )
     tops = _tops({name: d.most for name, (_, d) in alone.items() if d.is_open}, "weight")
     sums = _sums(compared) | {
@@ -241,10 +267,20 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
         f"WHEN {name} IS NOT NULL THEN '{prefix}' || {name}" for name, prefix in prefixes.items()
     )
     cuts = ", ".join(str(FAILURES.index(name)) for name in CUT)
-    of_values = _sums([m for m in compared if not m.is_slow], adjusted=True)
+    of_values = {"weight": "sum(weight)", **_sums([m for m in compared if not m.is_slow], adjusted=True)}
+    of_values = {name: f"({sql})::DOUBLE" for name, sql in of_values.items()}
+    cube = {"bucket": "bucket", **{d: _named(d).removesuffix(f" AS {d}") for d in CUBE}}
+    of_alone = {"bucket": "bucket", "alone": f"CASE {whens} END"}
+    is_affected = " OR ".join(
+        ["failure >= 0", *(f"m_{m.name}" for m in compared if m.kind == "share" and m.name not in FAILURES)]
+    )
+    paired = [name for name, (part, _) in alone.items() if part in PAIRED]
+    paired_values = ", ".join(_named(name) if alone[name][1].is_open else name for name in paired)
+    pair_sets = ", ".join(f"(bucket, {name}, model)" for name in paired)
+    pair_whens = " ".join(f"WHEN {name} IS NOT NULL THEN '{prefixes[name]}' || {name}" for name in paired)
     return f"""
         WITH chosen AS MATERIALIZED (
-            SELECT {_bucket(chosen)} AS bucket, {", ".join(CUBE)}, tap, {_columns(values)}, outcome, started_at, ttft_ns, itl_ns,
+            SELECT {bucket(chosen)} AS bucket, {", ".join(CUBE)}, tap, {_columns(values)}, outcome, started_at, ttft_ns, itl_ns,
             input_tokens, if(is_error OR {blame.CLIENT_NS} > {SLOW_CLIENT_S}e9, 6, 1) AS weight,
             {STRATUM} AS stratum, {AGE} AS age, {objective_name(objectives)} AS objective, {_values(compared)}
             FROM (SELECT *, {_columns(_SHARED)} FROM ({source(chosen, labelled=bool(labels))}))),
@@ -253,21 +289,27 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
         {tops},
         levels AS (
             SELECT model, gateway, stratum, {levels} FROM chosen GROUP BY model, gateway, stratum),
-        adjusted AS (
+        levels_of_clients AS (SELECT client, {levels_of_client} FROM chosen GROUP BY client),
+        adjusted AS NOT MATERIALIZED (
             SELECT * EXCLUDE ({", ".join(alone)}), {dimensions}, {_columns(differences)}
-            FROM chosen JOIN levels USING (model, gateway, stratum)),
-        values_alone AS (
-            SELECT bucket, CASE {whens} END AS alone, sum(weight)::DOUBLE AS weight,
-            {_columns({n: f"{sql}::DOUBLE" for n, sql in of_values.items()})}
-            FROM adjusted GROUP BY GROUPING SETS ({sets})),
+            FROM chosen JOIN levels USING (model, gateway, stratum) JOIN levels_of_clients USING (client)),
+        values_alone AS ({_aggregated(of_alone, of_values, "adjusted", f"GROUPING SETS ({sets})", is_affected)}),
+        pairs AS (
+            SELECT bucket, CASE {pair_whens} END || '{PAIR}' || model AS pair,
+            count(failure)::DOUBLE AS n_rate_limited, count_if(failure >= 0)::DOUBLE AS x_rate_limited
+            FROM (SELECT bucket, model, failure, {paired_values} FROM chosen) GROUP BY GROUPING SETS ({pair_sets})
+            HAVING pair IS NOT NULL AND model IN (FROM top_model)),
         top_alone AS (
             SELECT alone FROM values_alone GROUP BY alone QUALIFY row_number() OVER (
                 PARTITION BY split_part(alone, '=', 1) ORDER BY sum(weight) DESC, alone)
                 <= CASE split_part(alone, '=', 1) {limits} ELSE 'infinity'::DOUBLE END)
-        SELECT 'cube' AS part, bucket, {", ".join(map(_named, CUBE))}, {_columns(_by_stratum(sums, compared))}
-        FROM chosen GROUP BY ALL
+        SELECT 'cube' AS part, * FROM ({_aggregated(cube, _by_stratum(sums, compared), "chosen", "ALL", is_affected)})
         UNION ALL BY NAME
         SELECT 'alone' AS part, * EXCLUDE (weight) FROM values_alone WHERE alone IN (FROM top_alone)
+        UNION ALL BY NAME
+        SELECT 'pair' AS part, * FROM pairs WHERE pair IN (
+            SELECT pair FROM pairs GROUP BY pair HAVING sum(x_rate_limited) >= 3
+            ORDER BY sum(x_rate_limited) / sum(n_rate_limited) DESC, pair LIMIT {MOST_PAIRS})
         UNION ALL BY NAME
         SELECT 'age' AS part, bucket, age, count(*)::DOUBLE AS x_cut FROM chosen WHERE failure IN ({cuts}) AND age >= 0 GROUP BY ALL
         UNION ALL BY NAME
@@ -291,7 +333,7 @@ def pairs(chosen: Selection, objectives: Sequence[Objective], parts: Sequence[Pa
     """SQL of the aggregates that `cell_tables.read_pairs` takes: as those of the cube in `cells`. `part` is the number of the part."""
     compared = {m.name: m for part in parts for m in part.metrics}
     places = {f"is_{i}": place for i, place in enumerate(dict.fromkeys(v for p in parts for v in p.values))}
-    conditions = {name: f"({_where(dict([place]))})" for name, place in places.items()}
+    conditions = {name: f"({at_place(dict([place]))})" for name, place in places.items()}
     unions = []
     for number, part in enumerate(parts):
         axes = {d: _named(d) for d in ("model", "gateway")}
@@ -309,7 +351,7 @@ def pairs(chosen: Selection, objectives: Sequence[Objective], parts: Sequence[Pa
     labelled = any(place[0] == LABEL for place in places.values())
     return f"""
         WITH chosen AS MATERIALIZED (
-            SELECT {_bucket(chosen)} AS bucket, model, gateway, {_columns(conditions)}, is_error, {STRATUM} AS stratum,
+            SELECT {bucket(chosen)} AS bucket, model, gateway, {_columns(conditions)}, is_error, {STRATUM} AS stratum,
             {_values(compared.values())}
             FROM (SELECT *, {_columns(_SHARED)} FROM ({source(chosen, labelled=labelled)}))),
         {_tops({d: CUBE[d] for d in ("model", "gateway")}, "if(is_error, 6, 1)")}
@@ -326,9 +368,11 @@ class Candidate:
     end: datetime
     levels: Mapping[tuple[str, str, int], float] = field(default_factory=dict)
     """(model, gateway, stratum) → mean of the metric in the baseline. For metrics that are means. Without strata, that is 0."""
+    by_code: bool = False
 
 
-def _where(where: Mapping[str, str]) -> str:
+def at_place(where: Mapping[str, str]) -> str:
+    """SQL condition of the streams of a place, over `source`."""
     return " AND ".join(_is_at(d, value) for d, value in where.items()) or "TRUE"
 
 
@@ -338,6 +382,8 @@ def _is_at(dimension: str, value: str) -> str:
         return is_client(dimension, [value])
     if dimension == LABEL:
         return has_labels([value])
+    if dimension == "session":
+        return f"session_id = {literal(value)}"
     if dimension == "size":
         return f"request_bytes >= {LEAST_SIZE_BYTES << SIZE_NAMES.index(value)}"
     sql = ALONE[dimension].sql if dimension in ALONE else dimension
@@ -348,36 +394,41 @@ def _over_chosen(chosen: Selection, candidates: Sequence[Candidate], parts: Iter
     """SQL of all parts over the streams of the candidates' places since shortly before the first candidate."""
     begin = max(min(c.begin for c in candidates) - chosen.length / 2, chosen.before().since)
     rows = source(chosen, begin, labelled=any(LABEL in c.where for c in candidates))
-    places = " OR ".join(dict.fromkeys(f"({_where(c.where)})" for c in candidates))
+    places = " OR ".join(dict.fromkeys(f"({at_place(c.where)})" for c in candidates))
     return f"WITH chosen AS MATERIALIZED (SELECT * FROM ({rows}) WHERE {places}) {' UNION ALL BY NAME '.join(parts)}"
 
 
 def series(chosen: Selection, candidates: Sequence[Candidate], points: int) -> str:
     """SQL of `candidate` (its number), `point` (of `points`), `n`, `x`, `first_at` (of the first affected stream).
+    Failures of a candidate `by_code` have rows of their own by `code`, one of `CODES` numbers.
 
-    If the metric is a mean, `x` is the sum of the differences from the level of the model, gateway and stratum.
+    If the metric is a mean, all streams are affected, and `x` is the sum of the differences from the level of the model, gateway and
+    stratum.
     """
     parts = []
     for number, candidate in enumerate(candidates):
         metric = candidate.metric
         width_us = max(1, int((candidate.end - candidate.begin).total_seconds() * 1e6) // points)
+        point = f"((epoch_us(moment) - epoch_us({instant(candidate.begin)})) // {width_us})::INTEGER"
         x = f"count(*) FILTER ({metric.x}) AS x, min(moment) FILTER ({metric.x}) AS first_at"
-        levels = ""
+        levels, code = "", "NULL"
+        if candidate.by_code:
+            code = f"CASE WHEN {metric.x} THEN hash(outcome, http_status, error_type) % {CODES} END"
         if metric.kind == "mean":
             rows = ", ".join(
                 f"({literal(m)}, {literal(g)}, {k}, {level!r})"
                 for (m, g, k), level in candidate.levels.items()
             )
             levels = f" JOIN (VALUES {rows}) AS levels(model, gateway, stratum, level) USING (model, gateway, stratum)"
-            x = f"sum((({metric.x}) - level)::DOUBLE) AS x"
+            x = f"sum((({metric.x}) - level)::DOUBLE) AS x, min(moment) AS first_at"
         parts.append(
-            f"(SELECT {number} AS candidate, ((epoch_us(moment) - epoch_us({instant(candidate.begin)})) // {width_us})::INTEGER AS point,"
+            f"(SELECT {number} AS candidate, code, {point} AS point,"
             f" count(*) AS n, {x}"
-            f" FROM (SELECT *, {metric.at} AS moment, {STRATUM if metric.by_input else 0} AS stratum FROM chosen"
-            f" WHERE {_where(candidate.where)} AND ({metric.n})){levels}"
+            f" FROM (SELECT *, {metric.at} AS moment, {STRATUM if metric.by_input else 0} AS stratum, {code} AS code FROM chosen"
+            f" WHERE {at_place(candidate.where)} AND ({metric.n})){levels}"
             f" WHERE moment >= {instant(candidate.begin)} AND moment < {instant(candidate.end)} GROUP BY ALL)"
         )
-    return _over_chosen(chosen, candidates, parts)
+    return f"{_over_chosen(chosen, candidates, parts)} LIMIT {MAX_POINTS}"
 
 
 def _quantiles(metric: Metric, candidate: Candidate) -> str:
@@ -404,7 +455,7 @@ def recent(chosen: Selection, candidates: Sequence[Candidate]) -> str:
         candidates,
         [
             f"(SELECT {number} AS candidate, count(*) AS n, avg(({c.metric.x})::DOUBLE) AS value"
-            f" FROM (SELECT *, {c.metric.at} AS moment FROM chosen WHERE {_where(c.where)} AND ({c.metric.n}))"
+            f" FROM (SELECT *, {c.metric.at} AS moment FROM chosen WHERE {at_place(c.where)} AND ({c.metric.n}))"
             f" WHERE moment >= {instant(c.begin)} AND moment < {instant(c.end)})"
             for number, c in enumerate(candidates)
         ],
@@ -414,7 +465,7 @@ def recent(chosen: Selection, candidates: Sequence[Candidate]) -> str:
 def cache_missed(chosen: Selection, candidate: Candidate) -> str:
     """SQL of `share`, that of the input of the candidate's place which the prompt cache would have had, by the affected streams; and of
     `currency` and `money`, what that cost in an hour, NULL without a price. One row per currency."""
-    at = f"{_where(candidate.where)} AND started_at >= {instant(candidate.begin)} AND started_at < {instant(candidate.end)}"
+    at = f"{at_place(candidate.where)} AND started_at >= {instant(candidate.begin)} AND started_at < {instant(candidate.end)}"
     hours = (candidate.end - candidate.begin).total_seconds() / 3600
     return _over_chosen(
         chosen,
@@ -466,13 +517,13 @@ def details(
             f" arg_max(session_id, tool_repeats) FILTER (is_now) AS session_id,"
             f" arg_max(stream_id::VARCHAR, {order}) FILTER (is_now) AS stream_id"
             f" FROM (SELECT *, {metric.at} AS moment, moment >= {instant(candidate.begin)} AS is_now FROM chosen"
-            f" WHERE {_where(candidate.where)} AND ({metric.n}) {f'AND ({metric.x})' if is_share else ''})"
+            f" WHERE {at_place(candidate.where)} AND ({metric.n}) {f'AND ({metric.x})' if is_share else ''})"
             f" WHERE moment >= {instant(candidate.begin - before)} AND moment < {instant(candidate.end)}"
             f" GROUP BY ALL HAVING streams > 0 ORDER BY streams DESC LIMIT {MAX_DETAILS})"
         )
         parts.append(
             f"(SELECT {number} AS candidate, {''.join(_quantiles(m, candidate) + ', ' for m in logs)}"
             f"avg((tool_call_count > 0)::INTEGER) FILTER ({metric.at} < {instant(candidate.begin)}) AS before_tools"
-            f" FROM chosen WHERE {_where(candidate.where)})"
+            f" FROM chosen WHERE {at_place(candidate.where)})"
         )
     return _over_chosen(chosen, candidates, parts)

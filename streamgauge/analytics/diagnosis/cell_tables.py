@@ -45,7 +45,7 @@ ALONE_AXIS = "alone"
 
 
 def read(frame: pl.DataFrame, compared: Collection[Metric]) -> dict[str, CellTable]:
-    """The tables `cube`, `ALONE_AXIS` and `age` (failures by their age at the end) of the result of `cells`."""
+    """The tables `cube`, `ALONE_AXIS`, `pair` (all failures) and `age` (failures by their age at the end) of the result of `cells`."""
     cube = _read(frame.filter(pl.col("part") == "cube"), tuple(CUBE), compared)
     rows = frame.filter(pl.col("part") == ALONE_AXIS).drop_nulls(ALONE_AXIS)
     alone = _read(rows, (ALONE_AXIS,), compared, has_strata=False)
@@ -54,9 +54,17 @@ def read(frame: pl.DataFrame, compared: Collection[Metric]) -> dict[str, CellTab
         ("age",),
         {"x_cut": False},
     )
+    pairs = _table(
+        frame.filter(pl.col("part") == "pair"), ("pair",), {"n_rate_limited": False, "x_rate_limited": False}
+    )
     counted = cube.columns["n_rate_limited"].sum((0, 1, 2))
     columns = {"n_cut": np.broadcast_to(counted, cuts.columns["x_cut"].shape), **cuts.columns}
-    return {"cube": cube, ALONE_AXIS: _from_each_value_on(alone), "age": replace(cuts, columns=columns)}
+    return {
+        "cube": cube,
+        ALONE_AXIS: _from_each_value_on(alone),
+        "age": replace(cuts, columns=columns),
+        "pair": pairs,
+    }
 
 
 def read_pairs(frame: pl.DataFrame, parts: Sequence[Pairs]) -> list[CellTable]:

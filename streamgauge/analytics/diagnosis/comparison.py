@@ -9,7 +9,8 @@ Statistics
    change best.
 4. `evidence` is the log-likelihood ratio of two samples, the interval and the baseline, against one. It decides whether there is a
    change, also with a small baseline. It is divided by the noise above that of independent streams (`overdispersion`).
-5. Load wanders, so the evidence is that of a change beyond half the least one that matters, or beyond 1.2 times a share. The variance
+5. Load wanders, so the evidence is that of a change beyond half the least one that matters, or beyond 1.2 times a share and an eighth of
+   its least change. The variance
    of a mean is also that within the interval, so a few outliers are no evidence.
 """
 
@@ -41,8 +42,8 @@ USUAL_RATIO = 1.2
 LEAST_VARIANCE = 0.01
 FIRST_FAILED = 0.1
 """Of `PRIOR_STREAMS`, if there is no baseline at all."""
-NEW_STREAMS = 20.0
-"""Weight of the baseline of streams that have none of their own."""
+USUAL_STREAMS = 100.0
+"""Weight of what is usual elsewhere in the baseline of failures: their rates hardly differ between places."""
 
 Intervals = tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]
 """First buckets, and the buckets after the last ones."""
@@ -98,9 +99,10 @@ def compare(table: CellTable, metric: Metric, intervals: Intervals, variance: fl
     found = Comparison(n, value, expected, excess_of_all, least, np.zeros_like(n), np.zeros_like(n))
     at = np.nonzero(matters(found, metric))
     n, value, expected, excess = n[at], value[at], expected[at], found.excess[at]
-    base = base_n[at] + (NEW_STREAMS if metric.new_is_bad else 0)
+    base = base_n[at] + (USUAL_STREAMS if metric.new_is_bad else 0)
     if metric.kind == "share":
-        usual = np.minimum(expected * USUAL_RATIO, value)
+        least_at = np.broadcast_to(found.least, found.n.shape)[at]
+        usual = np.minimum(np.maximum(expected * USUAL_RATIO, least_at / 8), value)
         pooled = (n * value + base * usual) / (base + n)
         found.score[at] = n * _divergence(value, expected)
         found.evidence[at] = n * _divergence(value, pooled) + base * _divergence(usual, pooled)

@@ -2,7 +2,7 @@
 
 1. One query aggregates the range and the period before it. `search` finds the places that got worse, `combine` makes incidents of them.
 2. If there are any, two more queries look at them closely: for the onset, and for the causes and an example. One more for each cause by
-   changed prompts has what they cost.
+   changed prompts has what they cost. If there are prices, one or two queries compare what payers spend with what is usual (`spending`).
 3. If an objective is missed without such a place, the whole range is compared between places.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
-from streamgauge.analytics.diagnosis import aggregates, cell_tables, incidents
+from streamgauge.analytics.diagnosis import aggregates, cell_tables, incidents, spending
 from streamgauge.analytics.diagnosis.aggregates import Candidate
 from streamgauge.analytics.diagnosis.cell_tables import ALONE_AXIS, Array, CellTable
 from streamgauge.analytics.diagnosis.comparison import LEAST_STREAMS, variance_of
@@ -41,8 +41,8 @@ from streamgauge.analytics.diagnosis.metrics import (
     edges,
     metrics,
 )
-from streamgauge.analytics.diagnosis.search import Found, promising, search
-from streamgauge.analytics.reports import Query
+from streamgauge.analytics.diagnosis.search import MAX_CAUSES, Found, promising, search
+from streamgauge.analytics.reports import Query, has_rows
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.objectives import DEFAULT, Objective
 from streamgauge.analytics.schema.strict_clients import CLIENTS, clients_of
@@ -90,8 +90,9 @@ def diagnose(
     missed = list(dict.fromkeys(m.name for m in measured if m.missed))
     causes_and_metrics = [(cause, i.main.metric) for cause, i in zip(causes, combined, strict=True)]
     causes_and_metrics += _other_causes(tables["cube"], compared, missed, causes)
-    if causes_and_metrics:
-        causes = _with_details(query, chosen, objectives, causes_and_metrics)
+    causes = _with_details(query, chosen, objectives, causes_and_metrics) if causes_and_metrics else []
+    causes = _with_spending(query, chosen, labels, causes)
+    if causes:
         return replace(answer, state="incident", causes=tuple(causes))
     if missed:
         return replace(answer, state="unclear", notes=(_why_unclear(tables["cube"], streams),))
@@ -133,7 +134,10 @@ def _causes(
     begins = edges(chosen)
     wide = [_candidate(chosen, i.main, begins, is_wide=True) for i in incidents]
     narrow = [_candidate(chosen, i.main, begins, is_wide=False) for i in incidents]
-    points = _series(query(aggregates.series(chosen, [*wide, *narrow], POINTS)), 2 * len(incidents))
+    changes = [begins[i.main.begin] for i in incidents]
+    points = _series(
+        query(aggregates.series(chosen, [*wide, *narrow], POINTS)), [*wide, *narrow], 2 * changes
+    )
     series = list(zip([*wide, *narrow], points, strict=True))
     causes = []
     for k, incident in enumerate(incidents):
@@ -154,23 +158,41 @@ def _candidate(chosen: Selection, found: Found, begins: Sequence[datetime], *, i
             begins[found.end] if found.end < ALL_BUCKETS else chosen.until,
         )
     known = incidents.levels(found) if found.metric.kind == "mean" else {}
-    return Candidate(metric=found.metric, where=found.where, begin=begin, end=end, levels=known)
+    by_code = not is_wide and found.metric.name in aggregates.CODED
+    return Candidate(
+        metric=found.metric, where=found.where, begin=begin, end=end, levels=known, by_code=by_code
+    )
 
 
 Points = tuple[Array, Array, dict[int, datetime]]
 
 
-def _series(frame: pl.DataFrame, count: int) -> list[Points]:
-    """(n, x, first affected instant by point) of each candidate."""
-    found: list[Points] = [(np.zeros(POINTS), np.zeros(POINTS), {}) for _ in range(count)]
-    has_first = "first_at" in frame.columns
-    for row in frame.iter_rows(named=True):
-        n, x, first = found[row["candidate"]]
-        point = min(row["point"], POINTS - 1)
-        n[point] += row["n"]
-        x[point] += row["x"] or 0
-        if has_first and row["first_at"] is not None:
-            first[point] = row["first_at"]
+def _series(
+    frame: pl.DataFrame, candidates: Sequence[Candidate], changes: Sequence[datetime]
+) -> list[Points]:
+    """(n, x, first affected instant by point) of each candidate. Of errors with codes, those with the code whose number rose most
+    are affected: a usual failure of another code shortly before the onset does not move it."""
+    found: list[Points] = []
+    for number, (candidate, change) in enumerate(zip(candidates, changes, strict=True)):
+        rows = frame.filter(pl.col("candidate") == number).with_columns(
+            pl.col("point").clip(upper_bound=POINTS - 1)
+        )
+        n = np.zeros(POINTS)
+        np.add.at(n, rows["point"].to_numpy(), rows["n"].to_numpy())
+        rows = rows.filter((pl.col("x") != 0) | pl.col("code").is_null())
+        share = (change - candidate.begin) / (candidate.end - candidate.begin)
+        rise = (
+            pl.when(pl.col("point") >= int(share * POINTS))
+            .then("x")
+            .otherwise(-pl.col("x") * (1 - share) / max(share, 1e-3))
+        )
+        codes = rows.drop_nulls("code").group_by("code").agg(rise.sum().alias("rise")).sort("rise", "code")
+        if len(codes):
+            rows = rows.filter(pl.col("code") == codes["code"][-1])
+        x = np.zeros(POINTS)
+        np.add.at(x, rows["point"].to_numpy(), rows["x"].fill_null(0).to_numpy())
+        first = rows.drop_nulls("first_at").group_by("point").agg(pl.col("first_at").min())
+        found.append((n, x, dict(first.iter_rows())))
     return found
 
 
@@ -230,6 +252,12 @@ def _with_onset(
     if not n.sum():
         return cause
     expected, value = (0.0, found.value - found.expected) if is_mean else (found.expected, found.value)
+    if candidate.by_code:  # one code is rarer than all
+        change = int(
+            (edges(chosen)[found.begin] - candidate.begin) / (candidate.end - candidate.begin) * POINTS
+        )
+        expected = min(expected, float(x[:change].sum() / max(n[:change].sum(), 1)))
+        value = max(float(x[change:].sum() / max(n[change:].sum(), 1)), expected + 1e-3)
     step = incidents.step(n, x, expected, value, variance if is_mean else None)
     if not n[: step.point].any() and candidate.begin <= chosen.before().since:
         return replace(cause, onset=None)
@@ -274,6 +302,41 @@ def _other_causes(
         if cause is not None:
             causes.append((cause, metric))
     return causes
+
+
+# Spend
+
+
+def _with_spending(
+    query: Query, chosen: Selection, labels: Sequence[str], causes: list[Cause]
+) -> list[Cause]:
+    """The causes, and that of a payer who spends far more than usual. If a cause has its place, the spend is an effect of it."""
+    if not has_rows(query, "prices"):
+        return causes
+    frame = query(spending.amounts(chosen, labels))
+    excess = spending.find(frame, edges(chosen))
+    if excess is None:
+        return causes
+    effect = Effect(
+        metric="spend", value=excess.per_h, before=excess.usual_per_h, unit=f"{frame['currency'][0]}/h"
+    )
+    same = next((c for c in causes if c.where == excess.where and c.ended is None), None)
+    if same is not None:
+        with_effect = replace(same, effects=(effect, *same.effects))
+        return [with_effect if c is same else c for c in causes]
+    points = query(spending.series(chosen, excess.where, POINTS))
+    onset, earliest, latest = spending.onset(points, excess, chosen, POINTS)
+    since = points.filter(pl.col("first_at") >= onset).sort("amount")
+    session = (
+        [f"session {name} has {100 * part:.0f} %" for name, part in [excess.session] if name]
+        if excess.session
+        else []
+    )
+    cause = Cause(
+        kind="step", where=excess.where, main=effect, evidence=tuple(session), onset=onset, onset_earliest=earliest,
+        onset_latest=latest, streams=excess.requests, example_stream_id=since["stream_id"].last() if len(since) else None,
+    )  # fmt: skip
+    return [*causes[: MAX_CAUSES - 1], cause]
 
 
 # Evidence and examples

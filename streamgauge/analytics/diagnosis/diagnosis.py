@@ -14,7 +14,19 @@ from streamgauge.analytics.schema.objectives import DEFAULT
 
 State = Literal["healthy", "incident", "unclear", "no_data"]
 """`incident`: at least one cause is named. `unclear`: an objective is missed, and the data do not support a cause."""
-PLACE_DIMENSIONS = ("gateway", "model", "client", "app", "tap", "server", LABEL, "size", "served", "finish")
+PLACE_DIMENSIONS = (
+    "gateway",
+    "model",
+    "session",
+    "client",
+    "app",
+    "tap",
+    "server",
+    LABEL,
+    "size",
+    "served",
+    "finish",
+)
 """The dimensions of `Cause.where`, in the order in which a text names them."""
 Kind = Literal["step", "drift", "constant", "traffic"]
 """`step`: changed at `onset`. `drift`: gets worse slowly since `onset`. `constant`: it was so in the whole range. `traffic`: the
@@ -30,7 +42,8 @@ class Effect:
     """A key of `aggregates.metrics`."""
     value: float
     before: float | None
-    unit: Unit
+    unit: Unit | str
+    """Of spend, its currency and "/h"."""
     statistic: str = ""
     """What the value is of the streams at the place, such as "p50". Empty: `AFFECTED` says it."""
     p95: float | None = None
@@ -154,6 +167,7 @@ TITLES = dict.fromkeys((*FAILURES, "cut"), "Error rate") | {
     "prompts": "Longer prompts",
     "reasoning": "More reasoning",
     "cost": "Cost per request",
+    "spend": "Spend",
     "violation": "Streams that strict clients reject",
     "prompt_changed": "Cache misses by changed prompts",
     "tool_calls": "Fewer answers with tool calls",
@@ -189,7 +203,7 @@ AFFECTED = dict.fromkeys((*FAILURES, "cut"), "failing") | {
 GEOMETRIC_MEAN = "geometric mean"
 NUMBERS = {
     "ttft": "TTFT", "itl": "ITL", "cache": "hit rate", "slow_client": "wait", "tool_calls": "share", "output_tokens": "output",
-    "output_chars": "output", "prompts": "input", "reasoning": "reasoning", "cost": "cost in input tokens",
+    "output_chars": "output", "prompts": "input", "reasoning": "reasoning", "cost": "cost in input tokens", "spend": "spend",
 }  # fmt: skip
 """Metric → what its number is called."""
 DIMENSION_NAMES = {"size": "request", "served": "response model", "finish": "finish reason"}

@@ -153,7 +153,7 @@ def step(n: Array, x: Array, expected: float, value: float, variance: float | No
         after = n[k:].sum()
         refined = float(x[k:].sum() / after) if after else value
         # A wide bucket that is affected in part dilutes the given value, so the real one can only be farther away.
-        if abs(refined - expected) > abs(value - expected):
+        if abs(refined - expected) > abs(value - expected) and (refined > expected) == (value > expected):
             value = refined
     near = np.flatnonzero(sums >= sums[k] - LOG_LIKELIHOOD_DROP)
     return Onset(k, int(near.min()), int(near.max()))

@@ -279,6 +279,11 @@ class Dimension:
     """A place has all values from one on."""
 
 
+PAIRED = ("app", LABEL)
+"""Dimensions whose failures are looked at with each model, too."""
+PAIR = " with "
+"""Between the value of a dimension and a model."""
+MOST_PAIRS = 40
 UNKNOWN = UNKNOWN_APP
 LEAST_SIZE_BYTES = 2048
 SIZES = 12

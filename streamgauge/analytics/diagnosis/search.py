@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -33,13 +34,16 @@ from streamgauge.analytics.diagnosis.comparison import (
     overdispersion,
     variance_of,
 )
+from streamgauge.analytics.diagnosis.diagnosis import FAILURES
 from streamgauge.analytics.diagnosis.metrics import (
     ALL_BUCKETS,
     ALONE,
     CUBE,
     CUT_AT_AGE,
     EARLIER_BUCKETS,
+    PAIR,
     Metric,
+    all_failures,
     cut,
     metrics,
 )
@@ -85,7 +89,8 @@ def _intervals() -> Intervals:
 
 
 INTERVALS = _intervals()
-LEAST_SCORE = math.log(_METRICS_COMPARED * len(INTERVALS[0]) / CHANCE)
+LEAST_SCORE = NormalDist().inv_cdf(CHANCE / (_METRICS_COMPARED * len(INTERVALS[0]))) ** 2 / 2
+"""Twice a log-likelihood ratio is the square of a normal variable, whose tail is thinner than the exponential of the ratio."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +120,7 @@ def promising(
     """What to aggregate before `search`, and the best combination of model, gateway and client of each metric that got worse."""
     cube, alone = tables["cube"], tables[ALONE_AXIS]
     best, wanted = dict[str, Found](), dict[tuple[tuple[str, str], ...], list[Metric]]()
+    failing = _failing_with_a_model(tables["pair"], compared)
     for metric in compared.values():
         if metric.family == "loss" or not _has_enough(cube, metric):
             continue
@@ -124,6 +130,8 @@ def promising(
             best[metric.name] = found
         if f"n_{metric.name}" in alone.columns:
             values = _worse_alone(alone, metric, variance, found)
+            if metric.name in FAILURES:
+                values += [value for value in failing if value not in values]
             if values:
                 clients = (
                     [("client", found.where["client"])]
@@ -156,6 +164,18 @@ def _bounded(
             dimensions = dict.fromkeys(("model", "gateway", *(d for d, _ in used)), 0)
             parts.append(Pairs(metrics=of_values, dimensions={d: sizes[d] for d in dimensions}, values=used))
     return parts
+
+
+def _failing_with_a_model(table: CellTable, compared: Mapping[str, Metric]) -> list[tuple[str, str]]:
+    """The value that may fail with one model more than before, if there is one: in all models it may be too diluted to be clear."""
+    if not table.values[0]:
+        return []
+    metric = replace(all_failures(compared), least_change_of_stream="")
+    evidence = compare(table, metric, INTERVALS, 0.0).evidence.max(-1)[:-2] - _cost(table)[:-2]
+    if evidence.max() < LIKELY * LEAST_SCORE:
+        return []
+    dimension, _, value = table.values[0][int(evidence.argmax())].partition(PAIR)[0].partition("=")
+    return [(dimension, value)]
 
 
 def _ages(table: CellTable, metric: Metric) -> list[int]:

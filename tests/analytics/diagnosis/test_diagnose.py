@@ -13,6 +13,7 @@ import pytest
 
 from bench.diagnosis import drawn
 from bench.diagnosis.incidents import INCIDENTS, Expected, judge
+from bench.diagnosis.traffic import PRICES as PRICE_LIST
 from bench.diagnosis.traffic import TEAM, TEAMS, Fault, main_client, simulate
 from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import Diagnosis, headline
@@ -20,7 +21,7 @@ from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.frames import frame_of_rows, with_all_columns
 from streamgauge.analytics.schema.objectives import DEFAULT, Objective
 from streamgauge.analytics.schema.sql_quoting import instant
-from streamgauge.analytics.schema.tables import OPEN_STREAMS, STREAMS
+from streamgauge.analytics.schema.tables import OPEN_STREAMS, PRICES, STREAMS
 
 LENGTH_S = 900.0
 UNTIL = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -42,12 +43,13 @@ class Streams:
         self.queries = 0
         self.put(frame_of_rows(STREAMS, []))
         self.put(frame_of_rows(OPEN_STREAMS, []), "open_streams")
+        self.put(frame_of_rows(PRICES, []), "prices")
         self.connection.execute("""
             CREATE OR REPLACE VIEW spend AS
             SELECT stream_id, started_at, 'USD' AS currency, 3e-6 * cache_missed_tokens AS cache_missed FROM streams""")
 
     def put(self, frame: pl.DataFrame, table: str = "streams") -> None:
-        columns = {"streams": STREAMS, "open_streams": OPEN_STREAMS}[table]
+        columns = {"streams": STREAMS, "open_streams": OPEN_STREAMS, "prices": PRICES}[table]
         self.connection.register(table, with_all_columns(frame, columns).to_arrow())
 
     def query(self, sql: str) -> pl.DataFrame:
@@ -86,6 +88,7 @@ TOLERANCES_S = {"1 % a minute": 75.0}
 def test_incident_is_named_with_its_place_and_onset(streams: Streams, name: str) -> None:
     length_s = LENGTHS_S.get(name, 300.0)
     incident, since = drawn(name, 5, length_s), UNTIL - timedelta(seconds=length_s)
+    streams.put(pl.DataFrame(PRICE_LIST), "prices")
     streams.put(
         simulate(5, since=since, length_s=length_s, earlier_s=length_s, rate=10.0, faults=incident.faults)
     )
@@ -164,10 +167,120 @@ def test_change_of_12_percent_is_none(streams: Streams, where: dict[str, str], f
     assert found.state == "healthy", headline(found)
 
 
+@pytest.mark.parametrize(
+    ("family", "fault"),
+    [
+        ("failure", Fault(where={"gateway": "eu-gateway"}, onset_s=720.0, outcome="http_error", status=503, share=0.6)),
+        ("failure", Fault(where={"gateway": "us-gateway"}, onset_s=720.0, outcome="connect_error", message="gaierror", share=1.0)),
+        ("failure", Fault(where={"model": "gpt-sim-mini"}, onset_s=720.0, outcome="http_error", status=429, share=0.8)),
+        ("failure", Fault(where={"client": main_client(0)}, onset_s=720.0, outcome="http_error", status=401, share=1.0)),
+        ("failure", Fault(where={"label": "team=search"}, onset_s=720.0, outcome="http_error", status=403, share=1.0)),
+        ("ttft", Fault(where={"model": "gpt-sim-mini"}, onset_s=720.0, ttft=3.0)),
+        ("spend", Fault(where={"client": main_client(1)}, onset_s=720.0, requests=12.0)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value.where),
+)  # fmt: skip
+def test_place_is_named_within_3_minutes_at_3_requests_in_10_s(
+    streams: Streams, family: str, fault: Fault
+) -> None:
+    streams.put(pl.DataFrame(PRICE_LIST), "prices")
+    streams.put(traffic(fault, seed=501, rate=0.3))
+    found = diagnose(streams.query, SCOPE, labels=[TEAM])
+    assert judge(found, [Expected((family,), fault.where, fault.onset_s)])[0], headline(found)
+
+
+def test_failures_of_an_app_with_one_model_are_named_although_neither_fails_much_alone(
+    streams: Streams,
+) -> None:
+    where = {"app": "agent", "model": "reasoner"}
+    streams.put(
+        traffic(
+            Fault(where=where, onset_s=400.0, outcome="http_error", status=400, share=0.4), seed=4, rate=4.0
+        )
+    )
+    alone = streams.query(f"""
+        SELECT avg((http_status = 400)::INTEGER) FROM streams WHERE client_app = 'agent' AND started_at >= {instant(SINCE)}""").item()
+    assert alone < 0.02
+    found = streams.diagnose()
+    assert [c.where for c in found.causes] == [where], headline(found)
+
+
+def test_usual_error_of_another_code_does_not_move_the_onset(streams: Streams) -> None:
+    fault = Fault(where={"gateway": "direct"}, onset_s=600.0, outcome="http_error", status=503, share=0.3)
+    frame = traffic(fault, seed=2, rate=3.0)
+    is_before = (pl.col("gateway") == "direct") & pl.col("started_at").is_between(
+        SINCE + timedelta(seconds=575), SINCE + timedelta(seconds=580)
+    )
+    assert frame.filter(is_before).height
+    usual = {"outcome": "http_error", "http_status": 500, "error_type": "server_error"}
+    streams.put(
+        frame.with_columns(
+            pl.when(is_before).then(pl.lit(v)).otherwise(k).alias(k).cast(frame.schema[k])
+            for k, v in usual.items()
+        )
+    )
+    (cause,) = streams.diagnose().causes
+    assert cause.onset is not None
+    assert timedelta(0) <= cause.onset - (SINCE + timedelta(seconds=600)) <= timedelta(seconds=15)
+
+
+@pytest.mark.parametrize("rate", [0.5, 10.0])
+def test_client_that_spends_far_more_than_usual_is_named(streams: Streams, rate: float) -> None:
+    streams.put(pl.DataFrame(PRICE_LIST), "prices")
+    where = {"client": main_client(2)}
+    streams.put(traffic(rate=rate, seed=3))
+    assert streams.diagnose().state == "healthy"
+    streams.put(traffic(Fault(where=where, onset_s=720.0, requests=12.0), rate=rate, seed=3))
+    found = streams.diagnose()
+    (cause,) = found.causes
+    assert (cause.metric, cause.where) == ("spend", where), headline(found)
+    assert cause.onset is not None
+    first = streams.query(f"""
+        SELECT min(started_at) FROM streams WHERE client_id = '{main_client(2)}' AND started_at >= {instant(SINCE + timedelta(seconds=720))}
+        """).item()
+    assert abs(cause.onset - first) <= timedelta(seconds=15)
+    assert cause.main.before is not None
+    assert cause.main.value > 4 * cause.main.before
+    assert re.match(
+        rf"Spend since [\d:]+: client {main_client(2)[:10]}…, spend [\d.]+ → [\d.]+ USD/h\.", headline(found)
+    )
+
+
+def test_session_with_most_of_the_excess_is_named(streams: Streams) -> None:
+    streams.put(pl.DataFrame(PRICE_LIST), "prices")
+    frame = traffic(Fault(where={"client": main_client(2)}, onset_s=700.0, requests=12.0), seed=3)
+    is_loop = (pl.col("client_id") == main_client(2)) & (
+        pl.col("started_at") > SINCE + timedelta(seconds=700)
+    )
+    session = pl.when(is_loop).then(pl.lit("5f3a")).otherwise(pl.col("stream_id").str.head(2))
+    streams.put(frame.with_columns(session_id=session))
+    assert re.search(r"spend [\d.]+ → [\d.]+ USD/h, session 5f3a has \d+ %\.", headline(streams.diagnose()))
+
+
+def test_team_that_moves_to_a_dearer_model_is_named_by_its_label(streams: Streams) -> None:
+    streams.put(pl.DataFrame(PRICE_LIST), "prices")
+    frame = traffic(rate=5.0, seed=3)
+    is_search = pl.Series([dict(labels)["team"] == "search" for labels in frame["labels"].to_list()])
+    is_late = pl.col("started_at") > SINCE + timedelta(seconds=600)
+    model = (
+        pl.when(is_search & ~is_late)
+        .then(pl.lit("gpt-sim-mini"))
+        .when(is_search)
+        .then(pl.lit("gpt-sim-large"))
+    )
+    streams.put(frame.with_columns(model.otherwise("request_model").alias("request_model")))
+    found = diagnose(streams.query, SCOPE, labels=[TEAM])
+    assert ("spend", {"label": "team=search"}) in [(c.metric, c.where) for c in found.causes], headline(found)
+
+
 def test_healthy_range_takes_one_query(streams: Streams) -> None:
     streams.put(traffic())
     found = streams.diagnose()
-    assert (found.state, found.causes, streams.queries) == ("healthy", (), 1)
+    assert (found.state, found.causes, streams.queries) == (
+        "healthy",
+        (),
+        2,
+    )  # one looks whether there are prices
     assert headline(found).startswith("Healthy")
 
 
