@@ -379,6 +379,25 @@ def test_grounding_is_billed_by_query_since_gemini_3(model: str, searches: int) 
     assert row(sse(grounded), "/v1beta/models/m:streamGenerateContent")["web_searches"] == searches
 
 
+@pytest.mark.parametrize(
+    ("queries", "searches"),
+    [
+        ([["tea"], ["tea", "tea", "milk"]], 2),  # of one length: redaction keeps which are equal
+        ([["tea", "jam"], ["jam", "tea"]], 2),
+        ([["tea"], []], 1),
+        ([["", None]], None),
+    ],
+)
+def test_a_query_of_grounding_is_billed_once(queries: list[list[str]], searches: int | None) -> None:
+    chunks = [
+        {"candidates": [{"content": {"parts": [{"text": "Hi"}]}, "groundingMetadata": {"webSearchQueries": each}}], "responseId": "r"}
+        for each in queries
+    ]  # fmt: skip
+    chunks[-1]["candidates"][0]["finishReason"] = "STOP"  # type: ignore[index]
+    path = "/v1beta/models/gemini-3-pro:streamGenerateContent"
+    assert row(sse(*chunks), path)["web_searches"] == searches
+
+
 def test_search_models_of_chat_completions_search_once() -> None:
     assert of_body("chat", CHAT_TEN, model="gpt-4o-search-preview-2025-03-11")["web_searches"] == 1
     assert of_body("chat", CHAT_TEN, model="gpt-4o-research")["web_searches"] is None
