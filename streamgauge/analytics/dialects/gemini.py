@@ -35,7 +35,7 @@ from streamgauge.analytics.dialects.events import (
     Usage,
 )
 from streamgauge.analytics.dialects.json_reader import JSONReader
-from streamgauge.analytics.dialects.tolerant_json import compact, whole_number
+from streamgauge.analytics.dialects.tolerant_json import compact, string_of, whole_number
 
 _BILLED_BY_PROMPT = re.compile(r"gemini-(1|2)\b")
 _COUNTS = ("promptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "cachedContentTokenCount")
@@ -83,7 +83,7 @@ class Content(msgspec.Struct, gc=False):
 
 
 class _Grounding(msgspec.Struct, gc=False):
-    queries: kept.Content = msgspec.field(default=None, name="webSearchQueries")
+    queries: Annotated[Any, kept.OUTPUT] = msgspec.field(default=None, name="webSearchQueries")
 
 
 class _Candidate(msgspec.Struct, gc=False):
@@ -128,8 +128,8 @@ class GeminiReader(JSONReader, event=_Wrapped, lists=True):
         self.operation = "count_tokens" if exchange.route.endswith(":countTokens") else None
         self._ids_known = False
         self._call_count = 0
-        self._searches: dict[int, int] = {}
-        """Candidate → queries of its web searches."""
+        self._searches: set[str] = set()
+        """Queries of web searches."""
         self._open: dict[int, tuple[int, ArgumentJoiner]] = {}
         """Candidate → (key, arguments so far) of its open call."""
 
@@ -155,7 +155,7 @@ class GeminiReader(JSONReader, event=_Wrapped, lists=True):
                 self._close(delta)
                 of = "finish"
             if candidate.grounding is not None and isinstance(candidate.grounding.queries, list):
-                self._searches[index] = sum(bool(query) for query in candidate.grounding.queries)
+                self._searches.update(query for query in map(string_of, candidate.grounding.queries) if query)
             deltas.append(delta)
         blocked = not chunk.candidates and chunk.feedback is not None and bool(chunk.feedback.block_reason)
         return DecodedEvent(
@@ -169,9 +169,8 @@ class GeminiReader(JSONReader, event=_Wrapped, lists=True):
         )
 
     def _billed_searches(self, model: str) -> int:
-        """Google bills each query of Gemini 3, and each prompt that had any with the models before it."""
-        queries = sum(self._searches.values())
-        return min(queries, 1) if _BILLED_BY_PROMPT.search(model) else queries
+        """Google bills each different query of Gemini 3, and each prompt that had any with the models before it."""
+        return 1 if _BILLED_BY_PROMPT.search(model) else len(self._searches)
 
     def _part(self, part: _Part, delta: ChoiceDelta) -> None:
         if part.text:

@@ -112,6 +112,9 @@ BRINGS_AGAIN = """(response_id IS NOT NULL AND connection_id IS NULL
     AND (method <> 'POST' OR regexp_matches(path, '/(cancel|submit_tool_outputs)$')))"""
 """SQL condition: the request reads or continues a response that another request began (background responses, stored chat completions,
 interactions, runs). Each of these requests repeats the tokens of the response, which is billed once: by its first final report."""
+IS_FREE_REFUSAL = """(dialect IN ('anthropic_messages', 'bedrock_converse') AND finish_reason = 'refusal'
+    AND output_event_count = 0)"""
+"""SQL condition: Claude refused before it generated output, which Anthropic does not bill."""
 FREE_FAILURES = ("http_error", "connect_error", "inband_error")
 """Outcomes that are not billed without output."""
 CAN_ESTIMATE = f"""NOT {IS_MEDIA} AND (ttft_ns IS NOT NULL

@@ -398,7 +398,7 @@ WITH ratios AS (
 ), counted AS (
     SELECT streams.*, callers.stream_id AS outer_stream_id, callers.client_id AS outer_client_id, callers.client_app AS outer_client_app,
         callers.session_id AS outer_session_id, callers.labels AS outer_labels, coalesce(request_model, response_model) AS model,
-        CASE WHEN first_final IS NOT NULL THEN streams.stream_id = first_final WHEN $BRINGS_AGAIN THEN false
+        CASE WHEN $IS_FREE_REFUSAL THEN false WHEN first_final IS NOT NULL THEN streams.stream_id = first_final WHEN $BRINGS_AGAIN THEN false
             WHEN $HAS_REPORT THEN output_tokens IS NOT NULL OR NOT $IS_MEDIA ELSE $CAN_ESTIMATE END AS is_billed
     FROM streams LEFT JOIN callers ON inner_stream_id = streams.stream_id LEFT JOIN reports USING (response_id)
     WHERE $IS_REQUEST AND $TO_MODEL AND operation IS DISTINCT FROM '$COUNT_TOKENS'

@@ -318,6 +318,8 @@ class JSONRedactor(msgspec.Struct):
         self.token, self.key_kept = b"", -1
         self.keep = Keep.NOTHING if is_key else self._value_rule().string
         self.letter = _LETTERS[0]
+        if self.stack and self.stack[-1] == Context.REPEATED + _ARRAY:
+            self.may_repeat = True
 
     def _end_string(self) -> None:
         self.in_string = False

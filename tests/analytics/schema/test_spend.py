@@ -362,6 +362,26 @@ def test_request_without_a_report_has_no_cost_where_bytes_show_none(
     assert spend(con, "total, source") == [(None, None)]
 
 
+@pytest.mark.parametrize(
+    ("dialect", "reason", "events", "expected"),
+    [
+        ("anthropic_messages", "refusal", 0, None),
+        ("bedrock_converse", "refusal", 0, None),
+        ("anthropic_messages", "refusal", 2, 3_000),
+        ("anthropic_messages", "end_turn", 0, 3_000),
+        ("openai_chat", "refusal", 0, 3_000),
+    ],
+)
+def test_refusal_of_claude_before_any_output_is_free(
+    dialect: str, reason: str, events: int, expected: int | None, con: duckdb.DuckDBPyConnection
+) -> None:
+    fill(
+        con,
+        {"dialect": dialect, "finish_reason": reason, "output_event_count": events, "token_source": "usage"},
+    )
+    assert amounts(con) == [(expected,)]
+
+
 def test_images_and_speech_cost_the_tokens_that_they_report(con: duckdb.DuckDBPyConnection) -> None:
     row = {"path": "/v1/images/generations", "operation": "generate_content", "token_source": "usage"}
     fill(con, row, row | {"output_tokens": None})
