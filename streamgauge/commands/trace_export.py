@@ -32,7 +32,10 @@ def export_trace(
     block_size: int | None,
     by_session: bool,
 ) -> dict[str, Any]:
-    """Write the file of a Mooncake trace, or the folder of a Weka trace. Returns the content of its `ABOUT` file and the path. Raises OSError, QueryError."""
+    """Write the file of a Mooncake trace, or the folder of a Weka trace. Returns its path and the content of the `ABOUT` file.
+
+    Raises OSError, QueryError.
+    """
     from streamgauge.analytics.query.reader import Reader
     from streamgauge.analytics.reports.workload_traces import FORMATS, Traced, Tracer
 

@@ -42,7 +42,7 @@ def parts(query: Query, session_id: str, *, most: int = 500) -> pl.DataFrame:
 
 
 def tools(query: Query, session_id: str, by: str = TOOL, *, most: int = 200) -> pl.DataFrame:
-    """The tools or MCP servers that the requests of a session carry, the largest first: `name`, `mcp_server` or the number of `tools`, `requests,
+    """Tools or MCP servers in the requests of a session, the largest first: `name`, `mcp_server` or the number of `tools`, `requests,
     tokens_per_request, share, calls, tokens, cost`. `cost`: a text, at the mean price of the session's input."""
     chosen = f"session_id = {literal(session_id)}"
     prices = dict[str, float]()

@@ -87,10 +87,10 @@ HELP: dict[str, str] = {
     "session_subagent": "The part of the pauses for tools in which a subagent was active. Its model and tool time are its own session's.",
     "session_user": "Pauses before the first request of a turn: waiting for the user.",
     "critical_path": "Time in which the turn waited for it: it was the last to end before the turn went on. The parts add up to the turn.",
-    "reuse_available": "Share of the input tokens that a prompt cache could have had: within the lifetime of the cache, an earlier prompt to "
-    "the same provider and model with the same key had the same prefix. Estimated.",
-    "context": "Tokens of a part of the prompt: the reported input tokens are divided among the parts by bytes. Images and files weigh less "
-    "than text. Without reported tokens: bytes × the median tokens per byte of the model.",
+    "reuse_available": "Share of the input tokens that a prompt cache could have had: within the lifetime of the cache, an earlier prompt "
+    "to the same provider and model with the same key had the same prefix. Estimated.",
+    "context": "Tokens of a part of the prompt: the reported input tokens are divided among the parts by bytes. Images and files "
+    "weigh less than text. Without reported tokens: bytes × the median tokens per byte of the model.",
     "context_cost": "Tokens × the mean price of the session's input tokens (`spend`), including reads of the prompt cache.",
     "session_loop": f"The tool that a turn called most often with the same arguments and result, from {LEAST_LOOP} times on.",
     "session_unfinished": "Output tokens of requests that did not end ok.",
