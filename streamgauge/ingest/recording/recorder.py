@@ -56,7 +56,7 @@ from streamgauge.ingest.result_cache import ResultCache
 
 FLUSH_BYTES = 65_536
 MAX_REQUEST_RATIO = 50
-"""A compressed request that expands beyond 1 MiB and this is not decoded any further."""
+"""Decoding of a compressed request ends at 1 MiB + this ratio × its compressed size."""
 # Typed in the .pxd. Compiled code reads other globals from the module's dict.
 _FLUSH_BYTES = FLUSH_BYTES
 _FREE_BYTES, _MAX_RATIO = 2**20, MAX_REQUEST_RATIO
