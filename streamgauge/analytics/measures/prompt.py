@@ -84,7 +84,7 @@ class Prompt:
 
 
 def equal_first(one: Sequence[Segment], other: Sequence[Segment], start: int = 0) -> int:
-    """The number of equal first segments, of which `start` are known."""
+    """The number of equal first segments. The first `start` ones are known to be equal."""
     end = min(len(one), len(other))
     if one[start:end] == other[start:end]:
         return end

@@ -123,7 +123,7 @@ class Prompts:
             prompt.served, key = served_of(row), _session_of(row)
             prompt.is_warm_up = row["operation"] == WARM_UP
             _add_tools(prompt, None, key)
-            self._remember(key, prompt, *_base(prompt, self._sessions.get(key, ())))
+            self._keep(key, prompt, *_base(prompt, self._sessions.get(key, ())))
             reuse_of(self._prefixes, prompt, row)
 
     def _add(self, row: StreamRow, stream: FinishedStream) -> _Made | None:
@@ -151,10 +151,10 @@ class Prompts:
         miss = reason_of(row, prompt, base, shared)
         segments, tools = _rows(prompt, base, row, key, reuse_of(self._prefixes, prompt, row))
         if row["input_tokens"] is not None or row["ttft_ns"] is not None:
-            self._remember(key, prompt, base, shared)
+            self._keep(key, prompt, base, shared)
         return _Made(segments, tools, miss)
 
-    def _remember(self, key: Any, prompt: Prompt, base: Prompt | None, shared: int) -> None:
+    def _keep(self, key: Any, prompt: Prompt, base: Prompt | None, shared: int) -> None:
         replaced = base if base is not None and base.is_continued(shared) else None
         kept = [one for one in self._sessions.pop(key, ()) if one is not replaced]
         removed = [replaced] if replaced is not None else kept[: max(0, len(kept) + 1 - MAX_CONVERSATIONS)]
@@ -184,11 +184,11 @@ def _add_zero(prompt: Prompt, base: Prompt) -> None:
 
 
 def _add_miss(row: StreamRow, miss: CacheMiss | None, counters: Counter[str]) -> None:
-    told = row["cache_miss_reason"]
+    reported = row["cache_miss_reason"]
     if miss is None:
         return
-    if row["cache_miss_source"] == "provider" and told is not None:
-        is_same = is_same_reason(told, miss.reason)
+    if row["cache_miss_source"] == "provider" and reported is not None:
+        is_same = is_same_reason(reported, miss.reason)
         row["cache_miss_segment"] = miss.segment if is_same else None
         if is_same and row["cache_missed_tokens"] is None:
             row["cache_missed_tokens"] = miss.tokens

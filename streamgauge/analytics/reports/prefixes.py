@@ -80,8 +80,8 @@ class Prefixes:
             of_server = [hash((server, key)) for key in keys]
             uses_there = self._uses(of_server)
             at_server = _length(uses_there, placed, began_ns, kept_ns)
-            self._remember(of_server, uses_there, ends, read_ns)
-        self._remember(keys, uses, ends, read_ns)
+            self._keep(of_server, uses_there, ends, read_ns)
+        self._keep(keys, uses, ends, read_ns)
         return Placed(keys, placed, placed[seen - 1] if seen else 0, available, at_server)
 
     def _uses(self, keys: Sequence[int]) -> list[_Use]:
@@ -94,7 +94,7 @@ class Prefixes:
             found.append(use)
         return found
 
-    def _remember(self, keys: Sequence[int], uses: list[_Use], ends: Sequence[int], read_ns: int) -> None:
+    def _keep(self, keys: Sequence[int], uses: list[_Use], ends: Sequence[int], read_ns: int) -> None:
         """Add a use of each key. `uses`: those of the leading keys that are known."""
         for use in uses:
             if read_ns > use[_LAST]:

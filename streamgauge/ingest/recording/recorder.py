@@ -242,7 +242,7 @@ class Recorder:
             if self._condenser is not None:
                 self._body_truncated = True
         left_bytes -= size
-        # The walk over a body goes on to its end, whatever is kept of it.
+        # The body is parsed to its end, even if only a part of it is kept.
         self._body_left_bytes = left_bytes if self._condenser is None else max(1, left_bytes)
         if size:
             if not self._buffer.reserve(size):
