@@ -26,9 +26,9 @@ TOOLS = columns.table(
     number("tools", "Tools", priority=3),
     number("requests", "Requests", priority=2, help="Requests that carry it."),
     number("tokens_per_request", "Tokens each", help=metric_help("context")),
-    percent("share", "Share", bar=True, help="Of the input tokens of the requests that carry tools."),
+    percent("share", "Share", bar=True, help="Share of the input tokens of the requests that carry tools."),
     number("calls", "Calls", help="0: carried but never called.", state=lambda row: None if row["calls"] else "bad"),
-    number("tokens", "Tokens in all", priority=2, help=metric_help("context")),
+    number("tokens", "Total tokens", priority=2, help=metric_help("context")),
     text("cost", "Cost", number=True, help=metric_help("context_cost")),
     stacks=False,)  # fmt: skip
 

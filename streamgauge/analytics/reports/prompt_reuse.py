@@ -27,7 +27,7 @@ TABLE = columns.table(
     percent("available", "Available", help=metric_help("reuse_available")),
     percent("delivered", "Delivered", help=metric_help("cached")),
     *(percent(name, f"Lost: {name}", help=f"{what[0].upper()}{what[1:]}.", priority=2) for name, what in _LOST.items()),
-    number("router_saves", "Router saves, {currency}", digits=4, help="Tokens lost to another instance × the saving per cached token."),
+    number("router_saves", "Routing saves, {currency}", digits=4, help="Tokens lost to another instance × the saving per cached token."),
     empty="No request of this selection has a known prompt and reports input tokens.",)  # fmt: skip
 
 
