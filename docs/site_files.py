@@ -1,4 +1,4 @@
-"""Hook of MkDocs: the site also has the Markdown of each page, at the page's path in `docs`, and `llms.txt`, which lists them for agents.
+"""Hook of MkDocs: adds the Markdown of each page to the site, at its path in `docs`, and `llms.txt`, which lists the pages for agents.
 
 `llms.txt` follows llmstxt.org: the title, a summary, and for each part of the navigation a link to each page with its first sentence.
 """

@@ -48,7 +48,7 @@ LAZY_COMMANDS = {
     "top": ("streamgauge.commands.top.command:top_command", "Show the diagnosis and the traffic in the terminal."),
     "report": ("streamgauge.commands.report:report_command", "Write an HTML file with the diagnosis, latency, spend and sessions."),
     "sql": ("streamgauge.commands.sql:sql_command", "Query the tables."),
-    "export": ("streamgauge.commands.store_commands:export_command", "Export tables to a DuckDB file, or a trace."),
+    "export": ("streamgauge.commands.store_commands:export_command", "Export tables to a DuckDB file, or requests as a trace."),
     "import": ("streamgauge.commands.store_commands:import_command", "Import the streams of a file that export wrote."),
     "mcp": ("streamgauge.mcp_server.command:mcp_command", "Run the MCP server for agents."),
     "status": ("streamgauge.commands.status:status_command", "Show the counters of the pipeline and check that they reconcile."),

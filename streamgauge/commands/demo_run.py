@@ -53,11 +53,11 @@ LIMIT_OF_RATE = 41.0
 """The rate limit per minute, as a multiple of the requests per second. A client stays well below it, except in the incident
 limit-nears, which uses most of it within its two minutes."""
 GATEWAY, ROUTER = "sim", "router"
-"""Names of the upstreams. The router sends its requests through the tap to the simulator: they have two streams."""
+"""Names of the upstreams. The router sends its requests through the tap to the simulator, so each has two streams."""
 ROUTED_SHARE = 0.08
-"""Requests through the router, as a share of the others."""
+"""Rate of requests through the router, as a multiple of the rate of the others."""
 ROUTED_MODELS = ("qwen-sim-32b", "mistral-sim")
-"""None of an incident: its place would not be whole."""
+"""No model of an incident: the router would receive only a part of its streams."""
 CONFIG = Path(__file__).with_name("demo.toml")
 """Labels, objectives and budgets of the demo."""
 PRICES = Path(__file__).with_name("demo_prices.csv")

@@ -104,7 +104,7 @@ def run_command(command: tuple[str, ...], **options: Any) -> int:
     streamgauge run --upstream http://localhost:4000 -- python agent.py
 
     Starts a tap and points the command at it: Claude Code, Codex, Gemini CLI, opencode, pi, Qwen Code, aider, llm, and any program
-    with the SDK of OpenAI, Anthropic or Google. The command has the terminal, and its exit code is that of `run`. The summary is on
+    with the SDK of OpenAI, Anthropic or Google. The command uses the terminal, and `run` returns its exit code. The summary goes to
     stderr.
     """
     require("duckdb" if options["no_dashboard"] or options["join"] else "streamlit")
@@ -121,7 +121,7 @@ def run_command(command: tuple[str, ...], **options: Any) -> int:
 class Run:
     """One run of a command.
 
-    The command starts when the tap is ready. Analytics and the dashboard start beside it. When the command ends, the tap stops first, then
+    The command starts when the tap is ready. Analytics and the dashboard start in parallel. When it ends, the tap stops first, then
     analytics, which may store the last requests after this process has ended.
     """
 
@@ -160,7 +160,7 @@ class Run:
 
     def run(self) -> int:
         """Returns the exit code of the command. Raises OSError or ValueError, with one line, if the tap cannot start."""
-        # Its thread starts the processes beside the command, which end with it.
+        # Its thread starts the other processes, which end with it.
         with ThreadPoolExecutor(1) as beside:
             try:
                 tap, routes = self._running_tap() if self._join else self._start()

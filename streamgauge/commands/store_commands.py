@@ -51,18 +51,18 @@ class _Rows(dict[str, int]):
     nargs=2,
     type=(click.Choice(["mooncake", "weka"]), click.Path(path_type=Path)),
     metavar="mooncake|weka PATH",
-    help="Write a trace without text for benchmark tools: a JSONL file, or a folder with a JSON file per conversation.",
+    help="Write a trace without text for benchmark tools: a JSONL file, or a folder with a JSON file per session.",
 )
 @click.option(
     "--block-size",
     type=WholeNumber(min=1, max=65_536),
     metavar="TOKENS",
-    help="Tokens of a block of the trace.  [default: mooncake 512, weka 64]",
+    help="Block size of the trace.  [default: mooncake 512, weka 64]",
 )
 @click.option(
     "--sessions",
     is_flag=True,
-    help="Mooncake: later requests of a session wait for the one before. AIPerf repeats its prompt then.",
+    help="Mooncake: write sessions, with the delay after the previous request. Not for AIPerf.",
 )
 @click.option(
     "--since",
@@ -83,7 +83,7 @@ def export_command(
     until: str | None,
     form: str,
 ) -> int:
-    """Export tables to a DuckDB file, or a trace.
+    """Export tables to a DuckDB file, or requests as a trace.
 
     Analytics may be running or stopped.
     """

@@ -1,4 +1,4 @@
-"""`streamgauge export --trace`: requests of a store as a trace without text, for benchmark tools."""
+"""`streamgauge export --trace`: write the requests of a store as a trace without text, for benchmark tools."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_ROWS, TIMEOUT_S = 10_000_000, 600.0
 ABOUT = ".about.json"
-"""End of the name of the file beside a trace that states its block size and what is left out."""
+"""Suffix of the file next to a trace. It has the block size and the counts of omitted and estimated requests."""
 
 
 def export_trace(
@@ -32,12 +32,15 @@ def export_trace(
     block_size: int | None,
     by_session: bool,
 ) -> dict[str, Any]:
-    """Write the file of a Mooncake trace, or the folder of a Weka trace. Returns what it has. Raises OSError, QueryError."""
+    """Write the file of a Mooncake trace, or the folder of a Weka trace. Returns its path and the content of the `ABOUT` file.
+
+    Raises OSError, QueryError.
+    """
     from streamgauge.analytics.query.reader import Reader
     from streamgauge.analytics.reports.workload_traces import FORMATS, Traced, Tracer
 
     if path.exists():
-        raise OSError(f"cannot write {path}: it exists. Choose another name, or remove it")
+        raise OSError(f"cannot write {path}: it exists. Choose another name, or remove it.")
     found = Traced(block_size or FORMATS[form])
     with contextlib.closing(Reader(location)) as reader:
         query = partial(reader.query, max_rows=MAX_ROWS, timeout_s=TIMEOUT_S)
@@ -59,7 +62,7 @@ def export_trace(
 
 @contextlib.contextmanager
 def _new_file(path: Path) -> Iterator[IO[str]]:
-    """A private file with this name once it is whole."""
+    """A private file. It has this name only after it is complete."""
     part = path.with_name(path.name + ".part")
     try:
         with open(part, "w", opener=partial(os.open, mode=0o600)) as file:

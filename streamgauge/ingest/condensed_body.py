@@ -1,11 +1,11 @@
 """Condense a JSON body while it streams: its structure stays, long texts do not. Pure.
 
 The result is JSON with the members of the body that analytics reads from a request: parameters, ids, the roles and kinds of its messages.
-A long string becomes `""`, and a container that is nested deeper than `MAX_DEPTH` becomes empty. Bytes that are no JSON give
-bytes that are no JSON. The state is bounded, and no byte is read twice.
+A long string becomes `""`, and a container that is nested deeper than `MAX_DEPTH` becomes empty. The result for bytes that are not JSON
+is not JSON either. The state is bounded, and no byte is read twice.
 
-The walk over the body also finds what `streamgauge.ingest.request_anatomy` and `streamgauge.ingest.prompt_skeleton` read from it, long
-strings included. If one of them fails, only what they read is lost.
+The parser also calls the readers `streamgauge.ingest.request_anatomy` and `streamgauge.ingest.prompt_skeleton`, which receive long
+strings, too. An exception in a reader affects only the result of the readers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_STRING_BYTES = 32
 MAX_ID_BYTES = 1026
 _ID_DEPTH = 2
 _NAMED_DEPTH = MAX_DEPTH + 1
-"""Of the names that the anatomy reads."""
+"""Maximum depth of the names that the readers receive."""
 
 _TEXT = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 _MARK = re.compile(rb'["{}\[\]]')
@@ -43,7 +43,7 @@ class CondensedBody:
         self._anatomy = AnatomyReader(key)
         self._skeleton = PromptSkeleton(key)
         self.error: Exception | None = None
-        """Of what reads the anatomy. It reads nothing after it."""
+        """Exception of a reader. The readers receive nothing after it."""
         self._depth = 0
         self._in_string = self._escaped = False
         self._is_value = self._is_read = False
@@ -55,7 +55,7 @@ class CondensedBody:
 
     @property
     def anatomy(self) -> RequestAnatomy | None:
-        """Of the bytes so far. None after an `error`."""
+        """Anatomy of the bytes so far. None after an `error`."""
         if self.error is None:
             try:
                 segments, left_out = self._skeleton.segments()
@@ -176,7 +176,7 @@ class CodedBody(CondensedBody):
         self.decoding = decoding
 
     def feed(self, data: bytes) -> bytes:
-        """What cannot be decoded is missing."""
+        """As `CondensedBody.feed`, after decoding. Bytes that cannot be decoded are missing."""
         return CondensedBody.feed(self, self.decoding.feed(data))
 
 
@@ -190,7 +190,7 @@ def _text_end(data: bytes, at: int, size: int) -> int:
         return at if at == size or data[at] == _QUOTE else size + 1
     text, start = data, at  # in compiled code a pointer
     while True:
-        # Most bytes are text, in which the C library finds a quote fastest. Those before it decide whether it is escaped.
+        # Most bytes are text, in which the C library finds a quote fastest. The bytes before a quote determine whether it is escaped.
         at = next_byte(text, _QUOTE, at, size)  # type: ignore # noqa: F821 - of the .pxd
         before = at
         while before > start and text[before - 1] == _ESCAPE:

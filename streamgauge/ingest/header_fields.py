@@ -40,7 +40,7 @@ _TIME = (
 _AMOUNT = rf"(?:(?:limit|remaining|reset|policy|burst|q|r|t|w|pk)=)?(?:{_TIME}|{_NUMBER})"
 _POLICY = r'"(?:(?:fixed|sliding) window|token bucket|[A-Za-z][A-Za-z0-9_.-]{0,31})"|[A-Za-z][A-Za-z0-9_.-]{0,31}(?!=)'
 _QUOTA = rf"""(?:{_POLICY}|{_AMOUNT})(?: ?; ?(?:{_POLICY}|(?:q|w|r|t|burst)=\d+|qu="[a-z-]{{1,24}}"))*"""
-"""Of draft-ietf-httpapi-ratelimit-headers, in its former and present forms. The partition key (`pk`), which may name a user, is no part."""
+"""Fields of draft-ietf-httpapi-ratelimit-headers, in all its versions. The partition key (`pk`), which may name a user, is excluded."""
 _WEIGHT = r"(?: ?; ?q=[01](?:\.\d{1,3})?)?"
 _CODING = _any("* aws-chunked br chunked compress dcb dcz deflate gzip identity trailers x-gzip zstd")
 _MEDIA_TYPE = (

@@ -60,7 +60,7 @@ FAMILIES = {
     "capture_connections_other": "Captured connections that cannot be read: neither HTTP/1.x nor TLS nor HTTP/2.",
     "capture_connections_without_request": "Captured connections that ended without a request.",
     "capture_connections_evicted": "Captured connections that were dropped at a limit; their open streams are stored as tap_lost.",
-    "capture_segments_inconsistent": "Captured segments that repeat bytes of their connection with other ones. The first ones count.",
+    "capture_segments_inconsistent": "Captured segments that repeat bytes of their connection with different content. The first is kept.",
     "capture_gaps": "Gaps in captured connections; the streams with a gap are stored as tap_lost.",
     "capture_gap_bytes": "Bytes missing in these gaps.",
     "faults_now": "Threads, loops and tasks at fault; see guard_fault.",

@@ -1,4 +1,4 @@
-"""What the system knows about processes: on Linux by `/proc` and prctl, elsewhere by `ps`. A process that has ended has no values."""
+"""Information of the system about processes: on Linux from `/proc` and prctl, elsewhere from `ps`. A process that has ended has none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cpus() -> int:
 
 
 def age_s(pid: int) -> float | None:
-    """Seconds since a process has started, to a second; None if it has ended."""
+    """Age of a process, with a precision of one second; None if it has ended."""
     if sys.platform == "linux":
         fields = _stat(Path(f"/proc/{pid}"))
         return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / _TICKS_PER_S if fields else None
@@ -72,7 +72,7 @@ def waits_for_disk(pid: int) -> bool:
 
 
 def lower_priority(niceness: int) -> None:
-    """Let other processes run before this one. Linux keeps a priority for each thread."""
+    """Give this process a lower priority. On Linux each thread has its own."""
     threads = os.listdir("/proc/self/task") if sys.platform == "linux" else ("0",)
     for thread in threads:
         with contextlib.suppress(OSError):  # it ended
@@ -102,7 +102,7 @@ def end_with_parent(parent: int) -> None:
 
     if not signal_at_end_of_parent(signal.SIGTERM):
         threading.Thread(target=watch, name="parent-watch", daemon=True).start()
-    elif os.getppid() != parent:  # it ended before the kernel knew, so that no signal will come
+    elif os.getppid() != parent:  # The parent ended before prctl, so the kernel will not send the signal.
         signal.raise_signal(signal.SIGTERM)
 
 

@@ -1,14 +1,14 @@
-"""The names of the request formats that matter to the segments of a prompt, and what they mean.
+"""The member names of the request formats that determine the segments of a prompt, and their meaning.
 
-Settings are the parameters that belong to the cached prefix by the vendors' documentation. Parameters of sampling are none.
+Settings are the parameters that are part of the cached prefix by the vendors' documentation. Sampling parameters are not.
 """
 
 from __future__ import annotations
 
-# What an open container is.
+# Kinds of an open container.
 (NONE, BODY, TOOLS, SYSTEM, SYSTEM_OBJECT, MESSAGES, MESSAGE, PARTS, CALLS, IMAGES, THOUGHTS, DEEP, SEGMENT, INNER,
  CONTENT, BLOCK, MARK, GROUP) = range(18)  # fmt: skip
-# What a name means. Several of them are names in the body and in a message.
+# Meanings of a name. Some names occur both in the body and in a message.
 (MODEL, SETTING, PROMPT, WRAPPER, TEXT, INPUT, ROLE, TYPE, NAME, ID, AUDIO, FUNCTION, POINT, TTL, MIME, LAST,
  DECLARATIONS) = range(20, 37)  # fmt: skip
 BODY_NAMES = {
@@ -29,7 +29,7 @@ BODY_NAMES = {
     **dict.fromkeys([b"request", b"toolConfig", b"tool_config", b"parameters", b"session", b"response", b"thread"], WRAPPER),
     b"input": INPUT, b"text": TEXT, b"message": LAST, b"cache_control": MARK,
 }  # fmt: skip
-"""`request` is of Code Assist, `input` and `parameters` of DashScope, `session` and `response` of the Realtime API."""
+"""`request` is used by Code Assist, `input` and `parameters` by DashScope, `session` and `response` by the Realtime API."""
 MESSAGE_NAMES = {
     b"role": ROLE, b"type": TYPE, b"name": NAME, b"tool_name": NAME, b"tool_call_id": ID, b"call_id": ID, b"id": ID,
     b"content": CONTENT, b"parts": CONTENT, b"message": CONTENT, b"refusal": CONTENT, b"tool_calls": CALLS,
@@ -51,7 +51,7 @@ KINDS_BY_NAME = {
     b"functionResponse": "tool_result", b"function_response": "tool_result", b"toolResult": "tool_result",
     b"codeExecutionResult": "tool_result",
 }  # fmt: skip
-"""Of parts without a `type`."""
+"""Kinds of parts without a `type`."""
 KINDS_BY_TYPE = {
     **dict.fromkeys([b"text", b"input_text", b"output_text", b"refusal", b"message"], "text"),
     **dict.fromkeys([b"image", b"image_url", b"input_image", b"computer_screenshot"], "image"),

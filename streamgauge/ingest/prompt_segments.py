@@ -1,7 +1,7 @@
 """Puts the segments of a prompt in the order in which the model reads them. Pure; the state is bounded.
 
-The order is: model, settings by name, tools, system text, messages. Within a message: reasoning, content, calls. A result has the name of
-the tool that its call names.
+The order is: model, settings by name, tools, system text, messages. Within a message: reasoning, content, calls. A result has the tool
+name of its call.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from streamgauge.ingest.prompt_formats import KINDS_BY_TYPE
 from streamgauge.ingest.records import Segment
 
 MAX_SEGMENTS = 2048
-"""Of each of these: settings, tools, system text, messages; and of all together."""
+"""Maximum number of each of settings, tools, system texts and segments of messages, and of all together."""
 MAX_NAME_BYTES = 256
 MAX_OPEN_CALLS = 256
-"""Calls whose names are kept for their results. The oldest is forgotten."""
+"""Calls whose names are kept for their results. The oldest is evicted."""
 _RANKS = {"reasoning": 0, "tool_call": 2, "item": 3}
-"""Of what a message has besides its content."""
+"""Order of the segments of a message. Content has rank 1."""
 _SETTING_KINDS = frozenset({"model", "settings"})
 _SYSTEM_ROLES, _TOOL_ROLES = frozenset({"system", "developer"}), frozenset({"tool", "function"})
 # Typed in the .pxd. Compiled code reads other globals from the module's dict.
 _MOST, _MOST_NAME, _MOST_OPEN = MAX_SEGMENTS, MAX_NAME_BYTES, MAX_OPEN_CALLS
 _known_names: dict[bytes, str] = {}
-"""Names that may be stored as they are. Others may be secrets, and are not kept."""
+"""Names that are stored unhashed. Others may be secrets, and are not cached."""
 
 
 def _named(raw: bytes) -> str | None:
@@ -38,7 +38,7 @@ def _named(raw: bytes) -> str | None:
 
 
 class PromptSegments:
-    """The segments of one body. Names, types, ids and marks are as they stand there, b"" if there is none."""
+    """The segments of one body. Names, types, ids and marks are bytes of the body, b"" if there is none."""
 
     def __init__(self) -> None:
         self.messages_begun = 0
@@ -46,9 +46,9 @@ class PromptSegments:
         self._pending: list[tuple[int, str, bytes, int, bytes, bytes]] = []
         """Segments of the open message: rank, kind, name, size, hash, mark."""
         self._last: list[Segment] = []
-        """Where the last segment is."""
+        """The list that has the last segment."""
         self._calls: dict[bytes, bytes] = {}
-        """Tools by the ids of calls without a result."""
+        """Id of a call without a result → tool name."""
         self._settings: list[Segment] = []
         self._tools: list[Segment] = []
         self._system: list[Segment] = []
@@ -58,7 +58,7 @@ class PromptSegments:
         self._left_out = 0
 
     def all(self, body_mark: bytes) -> tuple[list[Segment], int]:
-        """What was added so far, and how many segments are left out at the end. `body_mark`: the mark of the whole body."""
+        """The segments so far, and the number of segments omitted at the end. `body_mark`: the cache mark of the whole body."""
         settings = sorted(self._settings, key=_order_of_settings)
         current = [msgspec.structs.replace(one, message=self.messages_begun) for one in self._current]
         found = [*settings, *self._tools, *self._system, *self._messages, *current]
@@ -80,7 +80,7 @@ class PromptSegments:
     def add(
         self, place: str, kind: str, name: bytes, call_id: bytes, size: int, digest: bytes, mark: bytes, is_current: bool
     ) -> None:  # fmt: skip
-        """`place`: the kind that its place gives, else "". `is_current`: it is Cohere's current message."""
+        """`place`: the kind by its position in the body, else "". `is_current`: it is Cohere's current message."""
         if kind == "tool_call":
             if call_id and name:
                 if len(self._calls) >= _MOST_OPEN:
@@ -115,7 +115,7 @@ class PromptSegments:
             self._left_out += 1
 
     def mark_last(self, mark: bytes) -> None:
-        """The last segment has this cache mark."""
+        """Set the cache mark of the last segment."""
         if self.in_message and self._pending:
             self._pending[-1] = (*self._pending[-1][:5], mark)
         elif self._last:
@@ -129,7 +129,7 @@ class PromptSegments:
     def message_ends(
         self, role_name: bytes, type_: bytes, name: bytes, call_id: bytes, mark: bytes, size: int, digest: bytes
     ) -> None:  # fmt: skip
-        """`size` and `digest`: of the message without its segments."""
+        """`size`, `digest`: size and hash of the message without its segments."""
         role, message = _named(role_name), self.messages_begun - 1
         is_result = role in _TOOL_ROLES
         if type_ and (not self._pending or self.kind_of(type_) in ("reasoning", "tool_call", "tool_result")):

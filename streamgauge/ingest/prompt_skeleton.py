@@ -1,12 +1,12 @@
 """The segments of a prompt, read from a request body while it streams. Pure; the state is bounded.
 
-`streamgauge.ingest.condensed_body` walks over a body, and calls the reader at each name, string and container directly in the container
-whose members matter (`watched` is their depth). Everything below is only hashed.
+`streamgauge.ingest.condensed_body` parses a body, and calls the reader at each name, string and container that is a direct member of the
+innermost relevant container (`watched` is the depth of its members). Everything below is only hashed.
 
-- A segment is a string, or a container with its brackets. Its hash covers its bytes as they stand in the body, without cache marks:
-  `cache_control` with the comma beside it. A `cachePoint` marks the segment before it.
-- A block that has only a text is the same segment as a string: clients send a block where they set a cache mark, and later a string.
-- An element of `input` without parts is a segment itself, like a call of the Responses API: all of its bytes.
+- A segment is a string, or a container with its brackets. Its hash covers its bytes in the body, without cache marks (`cache_control` and
+  the adjacent comma). A `cachePoint` marks the segment before it.
+- A block with only a text is the same segment as a string, because clients send a block to set a cache mark, and a string later.
+- An element of `input` without parts, such as a call of the Responses API, is one segment with all of its bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streamgauge.ingest.segment_hash import SegmentHash, hash_keys
 
 MAX_SCALAR_BYTES = 64
 MAX_DEPTH = 7
-"""Of names that matter. `streamgauge.ingest.condensed_body` keeps no deeper ones from read to read."""
+"""Maximum depth of relevant names. `streamgauge.ingest.condensed_body` keeps no deeper ones from read to read."""
 
 _SPACE, _COMMA = b" ,"
 # Typed in the .pxd. Compiled code reads other globals from the module's dict.
@@ -30,47 +30,47 @@ _MOST_NAME, _MOST_SCALAR, _DEEPEST = MAX_NAME_BYTES, MAX_SCALAR_BYTES, MAX_DEPTH
 
 
 class PromptSkeleton:
-    """Reads the segments of one body. `key`: of the hashes."""
+    """Reads the segments of one body. `key`: key of the hashes."""
 
     def __init__(self, key: bytes) -> None:
         self.watched = 0
-        """Depth of the members of the innermost container whose members matter. 0: before the body."""
+        """Depth of the members of the innermost relevant container. 0: before the body."""
         self._frames = bytearray(MAX_DEPTH + 2)
-        """By depth: what the container is."""
+        """Kind of the open container at each depth."""
         self._name = 0
         self._name_text = b""
-        """The last name, and what it means."""
+        """The last name: its meaning and its text."""
         self._data = b""
         self._from = self._base = 0
-        """The read, its first byte that is not hashed, and the bytes before the read."""
+        """The current read, its first byte that is not hashed yet, and the number of bytes before the read."""
         keys = hash_keys(key)
         self._hash = SegmentHash(keys)
         self._rest = SegmentHash(keys)
-        """Of the open message without its segments."""
+        """Hash of the open message without its segments."""
         self._text_hash = SegmentHash(keys)
         self._in_text = False
-        """Of the member `text` of the open segment, and whether it is open."""
+        """Hash of the member `text` of the open segment, and whether this text is open."""
         self._is_plain = False
         """The open segment has only a `type`, a text and cache marks. It is the same as a string."""
         self._before = SegmentHash(keys)
-        """Of the open segment before a comma, if a cache mark may follow."""
+        """Hash of the open segment up to the last comma, if a cache mark may follow."""
         self._depth = self._began = 0
-        """Of the open segment: the depth of its members (−1: a string, 0: none is open), its first byte."""
+        """The open segment: depth of its members (−1: a string, 0: none is open), position of its first byte."""
         self._kind = ""
-        """Given by its place, else "": `_type` and `_shape` decide."""
+        """Kind of the open segment by its position. "": `_type` and `_shape` determine it."""
         self._setting = b""
         self._type = self._tool = self._id = self._mime = self._mark = b""
         self._shape = ""
         self._is_point = self._is_first = self._skips = self._drops_comma = False
-        """It is a `cachePoint`; nothing precedes in the open container; a cache mark is open; the next comma belongs to one."""
+        """The segment is a `cachePoint`; the open container has no member yet; a cache mark is open; the next comma belongs to a mark."""
         self._scalar_from, self._scalar = -1, b""
-        """Where the value of a setting begins, and what earlier reads have of it. −1: it is none, or a string or a container."""
+        """Start of the scalar value of a setting, and its bytes from earlier reads. −1: no such value is open."""
         self._found = PromptSegments()
         self._role = self._item_type = self._item_tool = self._item_id = self._item_mark = b""
         self._body_mark = b""
 
     def segments(self) -> tuple[list[Segment], int]:
-        """What was read so far, and how many segments are left out at the end."""
+        """The segments so far, and the number of segments omitted at the end."""
         return self._found.all(self._body_mark)
 
     # -- reads ---------------------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ class PromptSkeleton:
         self._data, self._from = data, 0
 
     def end_read(self, name_from: int) -> None:
-        """`name_from`: where a name begins that this read does not end. −1: no string is open. −2: another string is."""
+        """`name_from`: start of a name that is incomplete at the end of the read. −1: no string is open. −2: another string is open."""
         size = len(self._data)
         if self._scalar_from >= 0:
             text = self._data
@@ -96,8 +96,8 @@ class PromptSkeleton:
         self._data = b""
 
     def _mark_from(self, at: int) -> int:
-        """The first byte that a cache mark takes away whose name begins at this byte: the comma before it, unless it is the first
-        member. 0: an earlier read may have the comma."""
+        """The first byte to omit for a cache mark whose name starts at `at`: the comma before it, unless it is the first member.
+        0: the comma may be in an earlier read."""
         text, start = self._data, self._from
         while not self._is_first and at > start and (text[at - 1] <= _SPACE or text[at - 1] == _COMMA):
             at -= 1
@@ -124,7 +124,7 @@ class PromptSkeleton:
         if not is_value:
             if self._scalar_from >= 0:
                 self._scalar_ends(at)
-            elif self._skips and frame != MARK:  # the value of the mark was no object
+            elif self._skips and frame != MARK:  # the value of the mark was not an object
                 self._skips, self._from = False, at
             if frame == TOOLS:
                 kind = "tool"
@@ -161,7 +161,7 @@ class PromptSkeleton:
             self._begin(at + 1, -1, kind)
 
     def string_ends(self, held: bytes, string_from: int, at: int, is_value: bool) -> None:
-        """`held`: what earlier reads have of the string. The rest is in [`string_from`, `at`), with its first quote if nothing is held."""
+        """`held`: the part of the string from earlier reads. The rest is in [`string_from`, `at`), with the first quote unless `held`."""
         frame = self._frames[self.watched]
         if self._depth < 0:
             if frame == TOOLS:
@@ -207,7 +207,7 @@ class PromptSkeleton:
                 self._mime = text
 
     def _name_ends(self, frame: int, text: bytes, string_from: int, at: int) -> None:
-        """`string_from`: −1 if an earlier read has its start."""
+        """`string_from`: −1 if it starts in an earlier read."""
         if frame == BODY:
             self._name = BODY_NAMES.get(text, 0)
             if self._name == SETTING:
@@ -231,7 +231,7 @@ class PromptSkeleton:
         self._is_first = False
 
     def _mark_begins(self, string_from: int) -> None:
-        """Do not hash the cache mark that follows, nor the comma before it; of a first member, the one after it."""
+        """Exclude the following cache mark from the hash, with the comma before it, or after it if it is the first member."""
         at = self._mark_from(string_from) if string_from >= 0 else -1
         if at > 0 or (at == 0 and self._is_first):
             self._flush(at)
@@ -242,7 +242,7 @@ class PromptSkeleton:
     # -- containers ----------------------------------------------------------------------------------------------------
 
     def opens(self, depth: int, at: int, is_array: bool, is_value: bool) -> None:
-        """A container begins in the watched one. `depth`: of its members. `is_value`: it is that of the last name."""
+        """A container begins in the watched one. `depth`: depth of its members. `is_value`: it is the value of the last name."""
         frame, name, new = self._frames[depth - 1], self._name if is_value else 0, NONE
         if depth == 1:
             new = NONE if is_array else BODY

@@ -103,21 +103,21 @@ SegmentKind = Literal[
 
 
 class Segment(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """One part of a prompt, without its text. Segments stand in the order in which the model reads them."""
+    """One part of a prompt, without its text. Segments are in the order in which the model reads them."""
 
     kind: SegmentKind
     name: str | None
-    """Of a tool, of the tool that is called, or of the parameter."""
+    """Name of the tool, the called tool or the parameter."""
     message: int
     """Number of its message from 0. −1: before the messages."""
     size: int
-    """In bytes, as in the body. Of a block that has only a text, the size of the text."""
+    """Bytes in the body. For a block with only a text, the bytes of the text."""
     hash: bytes
     """Keyed hash of its bytes without cache marks: 8 bytes."""
     role: str | None = None
-    """Of its message."""
+    """Role of its message."""
     mark: str | None = None
-    """The cache mark that it carries: its `ttl`, or its type if that has no `ttl`."""
+    """Its cache mark: the `ttl`, or the type of a mark without one."""
 
 
 class RequestAnatomy(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -137,7 +137,7 @@ class RequestAnatomy(msgspec.Struct, array_like=True, frozen=True, gc=False):
     segments: list[Segment] | None = None
     """The prompt. None: unknown."""
     left_out: int = 0
-    """Segments that are missing at the end, because there are too many."""
+    """Number of segments omitted at the end, because there are too many."""
 
 
 class Conversation(msgspec.Struct, array_like=True, frozen=True, gc=False):

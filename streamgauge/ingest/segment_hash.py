@@ -1,8 +1,8 @@
 """The keyed hash of a segment of a prompt. Pure.
 
-The bytes are condensed to 64 bits, and SipHash-2-4 of these and the size is the hash. So nobody can derive or test a text without the
-key. The condensing is fast (less than an instruction per byte in compiled code), and no defence against a client that makes two texts
-with one hash. Each of its steps is reversible, so texts that differ in one word of 8 bytes never have the same hash.
+The bytes are reduced to 64 bits. The hash is SipHash-2-4 of these and the size, so a text cannot be derived or tested without the key.
+The reduction is fast (less than an instruction per byte in compiled code). It does not protect against a client that constructs two texts
+with one hash. Each of its steps is reversible, so two texts of one size that differ in one word of 8 bytes never have the same hash.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COMPILED = not __file__.endswith(".py")
 
 @lru_cache(maxsize=16)
 def hash_keys(key: bytes) -> tuple[int, ...]:
-    """The keys of segments by that of client ids: two of SipHash, and the start."""
+    """The keys of segments, derived from the key of client ids: two of SipHash, and the initial state."""
     return struct.unpack("<3Q", hashlib.blake2b(key=key[:64], digest_size=24, person=b"segment").digest())
 
 
@@ -32,19 +32,19 @@ class SegmentHash:
         """`keys`: `hash_keys`."""
         self._key_0, self._key_1, self._start = keys
         self.size = 0
-        """Bytes so far."""
+        """Number of bytes so far."""
         self.begin()
 
     def begin(self) -> None:
-        """A new segment."""
+        """Start a new segment."""
         self._state, self._word, self._bits, self.size = self._start, 0, 0, 0
 
     def set_to(self, other: SegmentHash) -> None:
-        """The bytes so far are those of another hash with the same key."""
+        """Copy the state of another hash with the same key."""
         self._state, self._word, self._bits, self.size = other._state, other._word, other._bits, other.size
 
     def feed(self, data: bytes, start: int, end: int) -> None:
-        """The next bytes: `data[start:end]`. Raises IndexError if `data` has not all of them."""
+        """Add the bytes `data[start:end]`. Raises IndexError if `data` is shorter."""
         if start < 0 or end > len(data):
             raise IndexError("bytes beyond the data")
         if start >= end:

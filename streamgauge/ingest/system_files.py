@@ -1,4 +1,4 @@
-"""Files that the system offers in different ways: files in memory, and writes that survive a power cut."""
+"""Files whose calls differ between systems: files in memory, and writes that survive a power failure."""
 
 from __future__ import annotations
 

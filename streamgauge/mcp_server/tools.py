@@ -255,7 +255,7 @@ class Tools:
         }
 
     def context(self, session_id: Annotated[str, about("session_id of the table streams.")]) -> Context:
-        """What fills the prompts of a session. Raises QueryError, ValueError."""
+        """What fills the context of a session. Raises QueryError, ValueError."""
         parts = context.parts(self._query, session_id, most=OWN_ROWS // len(CONTEXT_PARTS))
         if parts.is_empty():
             raise ValueError(

@@ -124,7 +124,7 @@ class Connection:
         return self.sql(query, params)
 
     def context(self, session_id: str) -> DuckDBPyRelation:
-        """What fills the prompts of a session: rows of `context_parts`, by request. Raises as `sql`."""
+        """What fills the context of a session: rows of `context_parts`, by request. Raises as `sql`."""
         return self.sql(
             "FROM context_parts WHERE session_id = ? ORDER BY started_at, stream_id, part", [session_id]
         )

@@ -27,7 +27,7 @@ class SimulatedIncident:
     more: int = 0
     """Further requests of the client with each request of any client, so that they arrive at a steady rate."""
     model: str = ""
-    """Of the further requests."""
+    """Model of the further requests."""
 
     def is_at(self, model: str, key: str) -> bool:
         """Whether a request is one of the place."""

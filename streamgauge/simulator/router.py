@@ -1,6 +1,6 @@
-"""A router: a gateway that takes time for its own decision and sends each request on. Behind a tap and in front of one, it is a hop.
+"""A simulated router: a gateway that delays each request by the time of a decision and forwards it. Between two taps, it is a hop.
 
-HTTP/1.1 with a content length, one request per connection. Bodies of responses pass as they arrive.
+HTTP/1.1 with a content length, one request per connection. Response bodies are forwarded as they arrive.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 DECISION_S = 0.025
-"""Time that a request waits."""
+"""Delay of each request."""
 _LENGTH = re.compile(rb"(?im)^content-length: *(\d+)")
 
 
 async def start_router(target: Callable[[], str], port: int = 0) -> asyncio.Server:
-    """Listen on a port of 127.0.0.1; 0: any free one. `target` returns the URL, with the begin of the path, to which requests are sent."""
+    """Listen on a port of 127.0.0.1; 0: any free one. `target` returns the base URL of the requests."""
     open_now: set[asyncio.Task[None] | None] = set()  # asyncio itself keeps only weak references
 
     async def serve(client: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:

@@ -105,7 +105,7 @@ class StoreRule:
     conditions: (
         Callable[[duckdb.DuckDBPyConnection, Mapping[str, str], PublishLimits], dict[Key, Condition]] | None
     ) = None
-    """Instead of the SQL. It also receives client id → name, and what else uses the rate limits."""
+    """In place of the SQL. It also receives client id → name, and the receiver of the rate limits."""
 
 
 def _recent_and_usual(minutes: str, amount: str, of: str) -> str:

@@ -1,8 +1,8 @@
 """The SQL of the aggregates that a diagnosis compares. No I/O.
 
-`cells` aggregates the range and the period of the same length before it, the baseline, in wide buckets of time, `pairs` looks at
-combinations of dimensions, `series` and `details` look closer at the places that both show. Every result has a bounded number of rows,
-below the 20,000 of a page.
+`cells` aggregates the range and the baseline (the period of the same length before it) in wide time buckets. `pairs` aggregates
+combinations of further dimensions. `series` and `details` examine the places that both show. Every result has fewer than 20,000 rows, the
+limit of a page.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ from streamgauge.analytics.schema.sql_quoting import instant, later, literal
 
 SILENT_NS = 20_000_000_000
 SILENT_FACTOR = 1.5
-"""A stream in flight counts as failed, before a timeout ends it, if nothing arrived for `SILENT_NS`, and for `SILENT_FACTOR` times the
-longest silence of 99 % of the complete streams of its model and gateway."""
+"""A stream in flight is silent if nothing arrived for `SILENT_NS`, and for `SILENT_FACTOR` times the longest silence of 99 % of the
+complete streams of its model and gateway. It counts as failed before a timeout ends it."""
 MAX_DETAILS = 20
 MAX_POINTS = 18_000
 """Rows of `series`. All points without codes fit, and usual numbers of codes."""
 CODED, CODES = ("http_error", "inband_error"), 100
 """Metrics whose failures have different codes, and into how many groups those are divided at most."""
 LEAST_BEFORE = 20
-"""Least number of streams before an onset for their median to be shown."""
+"""Minimum number of streams before an onset for their median to be shown."""
 
 
 def source(
@@ -78,7 +78,7 @@ def source(
     names += f", lost_bytes, objective, waited_client_ns, end_ns, delivered_ns, violations, {', '.join(quality.COLUMNS)}"
     labels = ", labels" if labelled else ""
     names += labels
-    # ttfb_ns and last_output_ns: the last time a stream that then fell silent was active
+    # The last activity of a stream that then became silent is at ttfb_ns or last_output_ns.
     return f"""
         SELECT {names}, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, client_app AS app, tap,
             coalesce(server_instance, '{UNKNOWN}') AS server,
@@ -102,7 +102,7 @@ def source(
 
 
 def _is_over(ns: str | int, end: datetime) -> str:
-    """SQL condition: this time passed after `active_at`, before the range ends."""
+    """SQL condition: this time passed between `active_at` and the end of the range."""
     return f"{later('active_at', str(ns))} < least(now(), {instant(end)})"
 
 
@@ -118,7 +118,7 @@ def bucket(chosen: Selection, at: str = "ended_at") -> str:
 _SHARED = {
     "is_answer": quality.IS_ANSWER, "is_counted": IS_COUNTED, "is_error": IS_ERROR, "finish": FINISH, "upstream_problem": UPSTREAM_PROBLEM,
 }  # fmt: skip
-"""Column → SQL that many metrics have in common. DuckDB evaluates it once only if it is a column."""
+"""Column → SQL that many metrics share. DuckDB evaluates an expression once only if it is a column."""
 
 
 def _shared(sql: str) -> str:
@@ -131,7 +131,7 @@ def _shared(sql: str) -> str:
 def _values(compared: Iterable[Metric]) -> str:
     """SQL of the value of each metric by stream: `m_*`, a condition or a number, NULL for streams without the metric. Over `_SHARED`.
 
-    Failures exclude each other: `failure` has the place of the metric in `FAILURES`, 0 for other streams that are counted.
+    Failures are mutually exclusive: `failure` is the index of the metric in `FAILURES`, -1 for other streams that are counted.
     """
     whens = [f"WHEN {m.x} THEN {FAILURES.index(m.name)}" for m in compared if m.name in FAILURES]
     values = (
@@ -147,7 +147,7 @@ def _values(compared: Iterable[Metric]) -> str:
 
 
 def same_n(compared: Collection[Metric], metric: Metric) -> str:
-    """The first metric that the same streams have. They are counted once."""
+    """The first metric with the same streams. They are counted once."""
     return next(m.name for m in compared if (m.n, m.by_input) == (metric.n, metric.by_input))
 
 
@@ -202,7 +202,7 @@ def _aggregated(
 
 
 def _tops(most: Mapping[str, int], weight: str, of: str = "chosen") -> str:
-    """SQL of the values of each dimension that are looked at."""
+    """SQL of the compared values of each dimension."""
     return ",\n        ".join(
         f"top_{d} AS (SELECT {d} FROM {of} WHERE {d} IS NOT NULL GROUP BY ALL ORDER BY sum({weight}) DESC, {d} LIMIT {limit})"
         for d, limit in most.items()
@@ -210,28 +210,29 @@ def _tops(most: Mapping[str, int], weight: str, of: str = "chosen") -> str:
 
 
 def _named(d: str) -> str:
-    """SQL of a value of a dimension if it is one of those that are looked at, else NULL."""
+    """SQL of a value of a dimension if it is compared, else NULL."""
     return f"CASE WHEN {d} IN (FROM top_{d}) THEN {d} END AS {d}"
 
 
 def _is_compared(metric: Metric, dimension: Dimension) -> bool:
-    """Whether a dimension can explain a metric. Shares above an objective change with the mix of requests, and their means are compared."""
+    """Whether a dimension can explain a metric. Not for shares above an objective: they change with the mix of requests. Their means are
+    compared instead."""
     return metric.family in dimension.families and not metric.is_slow
 
 
 def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[str] = ()) -> str:
-    """SQL of the aggregates that `cell_tables.read` takes. `labels`: the names of those that are looked at.
+    """SQL of the aggregates that `cell_tables.read` reads. `labels`: names of the compared labels.
 
-    `part` is cube, alone, pair, age
-    or total. `bucket`, the dimensions of `CUBE` or the `value`, and for each metric `n_*`, `x_*` and in the cube `xx_*`, with the stratum
-    at the end if `Metric.by_input`; `l_*` if the least change differs between streams. Totals have `objective` and the measured values.
+    Columns: `part` (cube, alone, pair, age or total), `bucket`, the dimensions of `CUBE` or the `value`, and for each metric `n_*`, `x_*`
+    and in the cube `xx_*`. The name ends with the stratum if `Metric.by_input`. `l_*` exists if the least change differs between streams.
+    Totals have `objective` and the measured values.
     """
     compared = metrics(objectives).values()
     alone = {name: (name, dimension) for name, dimension in ALONE.items() if name != LABEL}
     alone |= {f"label_{name}": (LABEL, replace(ALONE[LABEL], sql=label(name))) for name in labels}
     values = {name: f"({_shared(d.sql)})::VARCHAR" for name, (_, d) in alone.items()}
     means = [m for m in compared if m.kind == "mean"]
-    # A length of prompts is no level of its own class.
+    # The length of prompts defines the stratum, so it has no level within one.
     at = {
         m: f"sum(sum(m_{m.name})) OVER (PARTITION BY model, gateway) / nullif(sum(count(m_{m.name})) OVER (PARTITION BY model, gateway), 0)"
         for m in means
@@ -324,13 +325,13 @@ class Pairs:
 
     metrics: Sequence[Metric]
     dimensions: Mapping[str, int]
-    """Dimension → how many values of it could be named. A combination has at least a model and a gateway."""
+    """Dimension → number of its values that could be named. A combination has at least a model and a gateway."""
     values: Sequence[tuple[str, str]]
-    """(dimension, value) of the values of the others that are looked at."""
+    """(dimension, value) of the compared values of the other dimensions."""
 
 
 def pairs(chosen: Selection, objectives: Sequence[Objective], parts: Sequence[Pairs]) -> str:
-    """SQL of the aggregates that `cell_tables.read_pairs` takes: as those of the cube in `cells`. `part` is the number of the part."""
+    """SQL of the aggregates that `cell_tables.read_pairs` reads, as those of the cube in `cells`. `part` is the index of the part."""
     compared = {m.name: m for part in parts for m in part.metrics}
     places = {f"is_{i}": place for i, place in enumerate(dict.fromkeys(v for p in parts for v in p.values))}
     conditions = {name: f"({at_place(dict([place]))})" for name, place in places.items()}
@@ -360,7 +361,7 @@ def pairs(chosen: Selection, objectives: Sequence[Objective], parts: Sequence[Pa
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A place and a metric to look at closely, between two instants."""
+    """A place and a metric to examine between two instants."""
 
     metric: Metric
     where: Mapping[str, str]
@@ -463,8 +464,11 @@ def recent(chosen: Selection, candidates: Sequence[Candidate]) -> str:
 
 
 def cache_missed(chosen: Selection, candidate: Candidate) -> str:
-    """SQL of `share`, that of the input of the candidate's place which the prompt cache would have had, by the affected streams; and of
-    `currency` and `money`, what that cost in an hour, NULL without a price. One row per currency."""
+    """SQL of the cost of the affected streams' cache misses, one row per currency.
+
+    `share`: share of the input tokens of the candidate's place that the prompt cache missed. `currency`, `money`: their cost per hour, NULL
+    without a price.
+    """
     at = f"{at_place(candidate.where)} AND started_at >= {instant(candidate.begin)} AND started_at < {instant(candidate.end)}"
     hours = (candidate.end - candidate.begin).total_seconds() / 3600
     return _over_chosen(

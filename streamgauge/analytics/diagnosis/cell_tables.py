@@ -1,6 +1,6 @@
 """The aggregates of a diagnosis (`aggregates.cells`, `aggregates.pairs`) as arrays. No I/O.
 
-The last value of each dimension stands for all values that are not looked at.
+The last value of each dimension combines all values that are not compared by name.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class CellTable:
 
     dimensions: tuple[str, ...]
     values: tuple[tuple[str, ...], ...]
-    """Of each dimension, without the last, which has no name."""
+    """Names of the values of each dimension. The last value has none."""
     columns: Mapping[str, Array]
-    """Those of a metric with `Metric.by_input` have one more axis, the first: the strata. Not if the dimension is `ALONE_AXIS`."""
+    """Columns of a metric with `Metric.by_input` have the strata as first axis, except if the dimension is `ALONE_AXIS`."""
     choices: tuple[int, ...] = ()
-    """Of each dimension, how many values could have been named. Empty: as many as there are."""
+    """Of each dimension, the number of values that could have been named. Empty: as many as there are."""
 
     def whole(self, column: str) -> Array:
-        """A column with its strata added up."""
+        """A column, summed over its strata."""
         found = self.columns[column]
         return found.sum(0) if self.has_strata(column) else found
 
@@ -41,7 +41,7 @@ class CellTable:
 
 
 ALONE_AXIS = "alone"
-"""The dimension of the table of all dimensions that are looked at alone. Its values are texts DIMENSION=VALUE."""
+"""The dimension of the table of all dimensions that are compared alone. Its values are texts DIMENSION=VALUE."""
 
 
 def read(frame: pl.DataFrame, compared: Collection[Metric]) -> dict[str, CellTable]:
@@ -90,7 +90,7 @@ def _read(
 
 
 def _from_each_value_on(table: CellTable) -> CellTable:
-    """The table in which a value of an ordered dimension has the streams of the larger ones, too, and the name of `SIZE_NAMES`."""
+    """The table in which a value of an ordered dimension includes the streams of all larger ones, named by `SIZE_NAMES`."""
     names = list(table.values[0])
     numbers = {int(name.removeprefix("size=")): i for i, name in enumerate(names) if name.startswith("size=")}
     columns = {name: column.copy() for name, column in table.columns.items()}
@@ -105,7 +105,7 @@ def _from_each_value_on(table: CellTable) -> CellTable:
 
 
 def _table(frame: pl.DataFrame, dimensions: tuple[str, ...], columns: Mapping[str, bool]) -> CellTable:
-    """`columns`: whether they have strata. Those that the frame does not have are left out."""
+    """`columns`: name → whether it has strata. Columns that are not in the frame are omitted."""
     values = tuple(tuple(sorted(frame[d].drop_nulls().unique().to_list())) for d in dimensions)
     numbers = [
         pl.col(d).replace_strict(names, range(len(names)), default=len(names), return_dtype=pl.Int64)

@@ -3,15 +3,14 @@
 Statistics
 1. A cell is one value of each dimension. Each cell is compared with its own baseline, the buckets outside the interval. So a place
    does not look worse because more of its requests are of a slow model.
-2. A cell with few streams in its baseline is pulled towards the baseline of its model and gateway (or of its client if clients differ
+2. The baseline of a cell with few streams is shrunk towards that of its model and gateway (or of its client if clients differ
    more), and that towards all streams. The means of a value alone are differences from the levels of the models and gateways.
 3. `score` is the log-likelihood ratio of the place's own rate (or mean) against the expected one. It decides which place explains a
    change best.
 4. `evidence` is the log-likelihood ratio of two samples, the interval and the baseline, against one. It decides whether there is a
-   change, also with a small baseline. It is divided by the noise above that of independent streams (`overdispersion`).
-5. Load wanders, so the evidence is that of a change beyond half the least one that matters, or beyond 1.2 times a share and an eighth of
-   its least change. The variance
-   of a mean is also that within the interval, so a few outliers are no evidence.
+   change, also with a small baseline. It is divided by `overdispersion`, the noise relative to independent streams.
+5. Load varies, so only the change beyond half the least change, or beyond 1.2 times a share and an eighth of its least change, is
+   evidence. The variance of a mean includes that within the interval, so a few outliers are no evidence.
 """
 
 from __future__ import annotations
@@ -28,22 +27,23 @@ from streamgauge.analytics.diagnosis.metrics import Metric
 LEAST_STREAMS = 10
 LEAST_AFFECTED = 5
 LEAST_WITHOUT_USUAL = 3
-"""As `LEAST_AFFECTED`, if fewer than `NEARLY_NONE` are expected. With `MOST_OF_FEW` affected, fewer than `LEAST_STREAMS` are enough."""
+"""As `LEAST_AFFECTED`, if fewer than `NEARLY_NONE` are expected. If the share `MOST_OF_FEW` is affected, a place may have fewer than
+`LEAST_STREAMS`."""
 NEARLY_NONE = 0.1
 MOST_OF_FEW = 0.5
 PRIOR_STREAMS = 10.0
 """Weight of the less specific baseline in a cell's baseline."""
 LEAST_OF_ALL = 0.25
-"""Least share of a cell in its baseline, relative to that of all streams."""
+"""Minimum share in the baseline of a cell, relative to the share of all streams."""
 LEAST_BASELINE = 5
 """Streams in the baseline of a cell, if streams without baseline are not compared."""
 USUAL_RATIO = 1.2
-"""By how much a share of failures wanders."""
+"""Factor by which a share of failures varies without a cause."""
 LEAST_VARIANCE = 0.01
 FIRST_FAILED = 0.1
-"""Of `PRIOR_STREAMS`, if there is no baseline at all."""
+"""Failed streams among the `PRIOR_STREAMS` that are added to the baseline of all streams."""
 USUAL_STREAMS = 100.0
-"""Weight of what is usual elsewhere in the baseline of failures: their rates hardly differ between places."""
+"""Additional streams in the baseline of failures, at the rate that is usual elsewhere: their rates hardly differ between places."""
 
 Intervals = tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]
 """First buckets, and the buckets after the last ones."""
@@ -58,11 +58,11 @@ class Comparison:
     value: Array
     """Share or mean in the interval."""
     expected: Array
-    """The same if each cell were as in its baseline."""
+    """Expected share or mean: that of the baselines of the cells."""
     excess: Array
     """(value − expected) × direction."""
     least: Array | float
-    """Least excess that matters."""
+    """Minimum excess of a change."""
     score: Array
     evidence: Array
 
@@ -119,7 +119,7 @@ def matters(compared: Comparison, metric: Metric) -> npt.NDArray[np.bool_]:
     enough: npt.NDArray[np.bool_] = compared.excess >= compared.least
     affected = compared.excess * compared.n
     if metric.kind == "share":
-        # Where failures are not usual, a few of few streams count.
+        # If failures are unusual, a few of few streams count.
         few = (compared.expected * compared.n < NEARLY_NONE) & metric.new_is_bad
         enough &= affected >= np.where(few, LEAST_WITHOUT_USUAL, LEAST_AFFECTED)
         enough &= (compared.n >= LEAST_STREAMS) | (few & (compared.value >= MOST_OF_FEW))
@@ -149,7 +149,7 @@ def _baseline(n: Array, x: Array, *, is_mean: bool, others: tuple[int, ...]) -> 
     places = tuple(range(n.ndim - 1))
     all_n, all_x = n.sum(places, keepdims=True), x.sum(places, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
-        # A mean of other models says nothing about a model, so only shares are pulled towards all streams.
+        # Means differ between models, so only shares are shrunk towards all streams.
         level = (
             all_x / all_n * (np.nan if is_mean else 1)
             if is_mean
@@ -164,7 +164,7 @@ def _baseline(n: Array, x: Array, *, is_mean: bool, others: tuple[int, ...]) -> 
                 else (x_ + PRIOR_STREAMS * level) / (n_ + PRIOR_STREAMS)
             )
         pulled = (x + PRIOR_STREAMS * level) / (n + PRIOR_STREAMS)
-        if not is_mean:  # a cell without any failure is not free of failures
+        if not is_mean:  # A cell without a failure still has a failure rate above 0.
             pulled = np.maximum(pulled, LEAST_OF_ALL * (all_x + FIRST_FAILED) / (all_n + PRIOR_STREAMS))
         else:
             pulled = np.where(np.isfinite(level), pulled, np.where(n >= LEAST_BASELINE, x / n, np.nan))
@@ -197,9 +197,9 @@ def variance_of(table: CellTable, metric: Metric) -> float:
 def overdispersion(
     table: CellTable, metric: Metric, place: tuple[int, ...], interval: tuple[int, int], variance: float
 ) -> float:
-    """How much more the buckets outside the interval differ than those of independent streams would: at least 1.
+    """Variation between the buckets outside the interval, relative to independent streams: at least 1.
 
-    It uses an upper quantile instead of the mean, so another incident in some of the buckets does not hide this one.
+    It uses an upper quantile in place of the mean, so another incident in some of the buckets does not hide this one.
     """
     n_all, x_all = table.columns[f"n_{metric.name}"], table.columns[f"x_{metric.name}"]
     outside = np.ones(n_all.shape[-1], dtype=bool)

@@ -1,8 +1,9 @@
-"""Diagnose a range of time. The only module here that runs queries, by the function it is given.
+"""Diagnose a time range. The only module here that runs queries, by a function that the caller passes.
 
 1. One query aggregates the range and the period before it. `search` finds the places that got worse, `combine` makes incidents of them.
-2. If there are any, two more queries look at them closely: for the onset, and for the causes and an example. One more for each cause by
-   changed prompts has what they cost. If there are prices, one or two queries compare what payers spend with what is usual (`spending`).
+2. If there are any, one query returns series for the onset, and one the details and an example. For each cause by
+   changed prompts, one more query returns their cost. If there are prices, one or two queries compare what payers spend with what is
+   usual (`spending`).
 3. If an objective is missed without such a place, the whole range is compared between places.
 """
 
@@ -54,7 +55,7 @@ BUCKETS_BEFORE, BUCKETS_AFTER = 2, 5
 LONGER_TTFT = 1.1
 """Least ratio of TTFT that is an effect of a lost cache."""
 LEAST_CUT, MOST_CUT = 5, 0.5
-"""Least number of failed streams, and share of them that end at one age, from which on it is evidence."""
+"""Minimum number of failed streams, and minimum share of them that end at one age, for the evidence to name the age."""
 ONLY_WITH_TOOLS, MORE_TOOLS = 0.9, 1.25
 """Share of the failed streams that had a tool call, and its least ratio to the share before, from which on it is evidence."""
 
@@ -388,7 +389,7 @@ def _with_details(
 
 
 def _one_age(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Where most streams were cut at one age, such as "12 of 16 end at 20 s"."""
+    """The age at which most failed streams end, such as "12 of 16 end at 20 s"."""
     ages, streams = Counter[int](), sum(row["streams"] for row in rows)
     for row in rows:
         ages.update({entry["key"]: entry["value"] for entry in row["ages"] or ()})
@@ -417,7 +418,7 @@ def _broken_clients(dialect: str, *codes: str) -> str:
 
 
 def _missed(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the cache would have had, such as "41 % of the input" and "12 USD/h"."""
+    """What the cache missed, such as "41 % of the input" and "12 USD/h"."""
     share = next((row["share"] for row in rows), None)
     money = [f"{row['money']:.2g} {row['currency']}/h" for row in rows if row["money"]]
     return ([f"{100 * share:.0f} % of the input"] if share else []) + money

@@ -207,7 +207,7 @@ NUMBERS = {
 }  # fmt: skip
 """Metric → what its number is called."""
 DIMENSION_NAMES = {"size": "request", "served": "response model", "finish": "finish reason"}
-"""Dimension → what a text calls it, if not by itself."""
+"""Dimension → its name in texts, if different."""
 OBJECTIVES = {"error_rate": "Error rate", "ttft": "TTFT p95", "itl": "ITL p95"}
 MAX_HEADLINE_EFFECTS = 2
 MAX_UNAFFECTED = 3

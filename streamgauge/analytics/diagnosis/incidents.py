@@ -34,7 +34,7 @@ from streamgauge.analytics.diagnosis.search import LEAST_SCORE, MAX_CAUSES, Foun
 from streamgauge.analytics.schema.dimensions import LABEL
 
 AMOUNTS = ("prompts", "reasoning", "cost")
-"""Families that have no effects on others: durations are compared among prompts of the same length."""
+"""Families that have no effects on others, because durations are compared among prompts of the same length."""
 SAME_TIME_BUCKETS = 2.0
 """Begins of one incident differ by at most so many buckets of the range."""
 
@@ -66,7 +66,7 @@ def combine(found: Sequence[Found], edges: Sequence[datetime]) -> list[Incident]
 
 
 def _is_part(change: Found, found: Sequence[Found]) -> bool:
-    """Whether other metrics of the family name the change. They do not if failures at one age are at more places than those."""
+    """Whether another metric of the family names the change. Not if the failures at one age are at a larger place."""
     others = (f for f in found if f.metric.family == change.metric.family and f.metric != change.metric)
     is_wider = any(change.where.items() < f.where.items() and _overlap(change, f) for f in others)
     return change.metric.is_slow and not (change.metric.name == CUT_AT_AGE and is_wider)
@@ -279,7 +279,7 @@ def unaffected(alone: CellTable, found: Found, variance: float) -> tuple[str | N
 
 
 def cube_place(cube: CellTable, found: Found) -> tuple[int, ...] | None:
-    """The indexes of the place in the cube. None if it is no place of it."""
+    """The indexes of the place in the cube. None if the place is not in the cube."""
     if not found.where.keys() <= set(cube.dimensions):
         return None
     axes = zip(cube.dimensions, cube.values, strict=True)

@@ -1,9 +1,9 @@
-"""What a diagnosis compares: buckets of time, metrics, and the dimensions of places. No I/O.
+"""What a diagnosis compares: time buckets, metrics, and the dimensions of places. No I/O.
 
 - A metric of kind `share` counts streams: `n` have it, `x` are affected. One of kind `mean` averages a value of each
   stream: `n` streams, the sum `x` and the sum of squares `xx`. Durations are averaged as logarithms, so a change is a factor.
-- `at` is the instant that an incident shifts: the end for failures, the start for TTFT, the middle of the output for gaps. With it,
-  streams in flight at the onset do not move the onset.
+- `at` is the instant that an incident affects: the end for failures, the start for TTFT, the middle of the output for gaps. So
+  streams in flight at the onset do not move it.
 - Limits are those of each stream's own objective (`objective_name`).
 """
 
@@ -47,9 +47,9 @@ START = "started_at"
 END = "ended_at"
 MIDDLE = later(START, "(ttft_ns + last_output_ns) // 2")
 FAKE_BURSTINESS = 0.8
-"""Above it, most of the output arrived at once."""
+"""Above this burstiness, most of the output arrived at once."""
 LEAST_OUTPUT_EVENTS = 5
-"""A shorter answer may well arrive at once."""
+"""A shorter answer may arrive at once without a fault."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,19 +67,19 @@ class Metric:
     direction: Literal[1, -1] = 1
     """1: larger values are worse."""
     least_change: float = 0.0
-    """Least difference of shares or means."""
+    """Minimum difference of shares or means."""
     least_change_of_stream: str = ""
     """SQL of `least_change` of each stream, if objectives have different ones. The least change of a place is the mean over its streams."""
     least_ratio: float = 1.0
-    """Least ratio of shares."""
+    """Minimum ratio of shares."""
     new_is_bad: bool = False
     """Streams without a baseline of their own are compared with the others."""
     is_slow: bool = False
-    """Counts the streams above the objective of its family."""
+    """It counts the streams above the objective of its family."""
     offset: float = 0.0
     """Added to a value before its logarithm, so that 0 has one."""
     of_client: bool = False
-    """Clients differ in it more than models and gateways do."""
+    """Its level differs more between clients than between models and gateways."""
     by_input: bool = False
     """Streams are compared with those of similar uncached input length (`STRATUM`)."""
 
@@ -97,7 +97,7 @@ STRATUM = f"""CASE WHEN input_tokens > 0 THEN least({STRATA - 1},
                 1 + floor(ln(greatest({quality.UNCACHED_INPUT}, 150) / 150) / ln(3))::INTEGER) ELSE 0 END"""
 """SQL of the group of a stream by its uncached input tokens: below 450, 1,350, 4,050 … 0: unknown."""
 SLOW_CLIENT_S = 2.0
-"""Streams that wait longer for their client count more in the choice of the clients that are looked at."""
+"""Streams that wait longer for their client count more in the choice of the compared clients."""
 
 
 CONNECTION_PROBLEMS = ("refused", "dns", "tls", "upstream_down")
@@ -106,7 +106,7 @@ UPSTREAM_PROBLEM = """CASE outcome WHEN 'upstream_reset' THEN outcome WHEN 'idle
                 WHEN 'connect_error' THEN CASE WHEN error_message = 'ConnectionRefusedError' THEN 'refused'
                     WHEN error_message = 'gaierror' THEN 'dns' WHEN starts_with(error_message, 'SSL') THEN 'tls' ELSE 'upstream_down' END
                 END"""
-"""SQL of how the connection to the upstream failed or ended. NULL: it did neither."""
+"""SQL of how the connection to the upstream failed or ended early. NULL: neither."""
 
 
 def objective_name(objectives: Sequence[Objective]) -> str:
@@ -170,33 +170,33 @@ COST_TOKENS = f"""(input_tokens - {1 - CACHED_PRICE:e} * coalesce(least(cached_i
 
 
 def _larger(name: str, value: str, least_ratio: float, *, n: str = quality.IS_ANSWER) -> Metric:
-    """A number of tokens of which more are worse."""
+    """A number of tokens that is worse if larger."""
     return Metric(name=name, kind="mean", unit="tokens", family=name, n=f"{n} AND {value} > 0",
                   x=f"ln(if({value} > 0, {value}, NULL))", least_change=math.log(least_ratio), of_client=True)  # fmt: skip
 
 
 AGE = "round(10 * ln(greatest(end_ns, 1) / 1e9))::INTEGER"
-"""SQL of the class of a stream's age at its end: each is 10 % wide, and round numbers of seconds are not near its limits."""
+"""SQL of the class of a stream's age at its end. Each is 10 % wide. Round numbers of seconds are not near its limits."""
 CUT_AT_AGE = "cut"
 """Name of the metric of failures at one age."""
 CUT = ("upstream_reset", "timeout", "truncated", "inband_error")
-"""Failures that may cut streams at one age, from class 0, a second, on."""
+"""Failures that may cut streams at one age. Class 0 is one second; lower classes do not count."""
 
 
 def cut(compared: Mapping[str, Metric], age: int) -> Metric:
-    """Failures at one age. Few streams are so long, so few count."""
+    """Failures at one age. Few streams reach that age, so few failures suffice."""
     x = " OR ".join(f"({compared[name].x})" for name in CUT)
     return replace(compared["truncated"], name=CUT_AT_AGE, x=f"({x}) AND {AGE} = {age}", at=END, least_change=0.003,
                    least_change_of_stream="", least_ratio=2.0, is_slow=True)  # fmt: skip
 
 
 def all_failures(compared: Mapping[str, Metric]) -> Metric:
-    """The failures together. `n` is the same for all of them."""
+    """All failures as one metric. `n` is the same for each of them."""
     return replace(compared["rate_limited"], name="rate_limited", x=f"({IS_ERROR})")
 
 
 def metrics(objectives: Sequence[Objective]) -> dict[str, Metric]:
-    """All metrics by name. The failures exclude each other. The last objective is that of streams without a known one."""
+    """All metrics by name. The failures are mutually exclusive. The last objective is that of streams without a known one."""
     found = [
         _failure("rate_limited", "outcome = 'http_error' AND http_status = 429", objectives),
         _failure("http_error", "outcome = 'http_error' AND http_status IS DISTINCT FROM 429", objectives),
@@ -259,24 +259,24 @@ def affected(name: str | None, objectives: Sequence[Objective]) -> str | None:
 # Dimensions
 
 CUBE = {"model": 8, "gateway": 5, "client": 6}
-"""Dimensions whose combinations are all looked at → their values that are, those with the most streams and failures. The others are one
+"""Dimensions whose combinations are all compared → number of compared values, those with the most streams and failures. The others are one
 value, NULL."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dimension:
-    """A dimension that is looked at alone, and in combinations if a value got worse alone."""
+    """A dimension that is compared alone, and in combinations if a value got worse alone."""
 
     sql: str
-    """Of its value, over the streams of `source`."""
+    """SQL of its value, over the streams of `source`."""
     most: int
     """As `CUBE`."""
     families: Collection[str] = FAMILIES
     """Families of metrics that it can explain."""
     is_open: bool = False
-    """Clients may send any number of values, so those with the most streams are chosen before the others are counted."""
+    """Clients may send any number of values, so only those with the most streams are aggregated."""
     is_ordered: bool = False
-    """A place has all values from one on."""
+    """A place includes its value and all larger ones."""
 
 
 PAIRED = ("app", LABEL)

@@ -2,13 +2,13 @@
 
 Rules
 1. A place is a value of some dimensions; the others are free. The place with the highest score explains the change best: a smaller
-   one misses affected streams, and a larger one dilutes them. Naming a value costs the logarithm of the values to choose from, so of
+   one misses affected streams, and a larger one dilutes them. Naming a value costs the logarithm of the number of values, so of
    equal places the one with fewer dimensions is found.
-2. A change counts if its evidence is above that of chance in all combinations that were looked at, if it is large enough to matter
-   (`Metric.least_change`, `least_ratio`), and with at least `LEAST_STREAMS` streams.
-3. First, `promising` looks at the combinations of model, gateway and client, and at each value of the other dimensions alone. If values
-   of those have some evidence (`LIKELY`) and are as bad as what the combinations show (`NEAR`), their combinations with models and
-   gateways are aggregated, too (`aggregates.pairs`), and searched instead. So one variance and one baseline decide between all places.
+2. A change counts if its evidence is above that of chance in all compared combinations, if it is large enough
+   (`Metric.least_change`, `least_ratio`), and if it has at least `LEAST_STREAMS` streams.
+3. First, `promising` compares the combinations of model, gateway and client, and each value of the other dimensions alone. If values
+   of those have some evidence (`LIKELY`) and a score near that of the combinations (`NEAR`), their combinations with models and
+   gateways are also aggregated (`aggregates.pairs`), and searched instead. So one variance and one baseline decide between all places.
 4. If the change is only in some values of one more dimension, the worst of them is named, and the others are further causes (`_worst_of`).
 5. The streams of a found place are removed, and the search is repeated.
 """
@@ -55,25 +55,25 @@ MAX_CAUSES = 5
 CHANCE = 1e-3
 """Probability that a healthy range has a change that counts."""
 NEAR = 0.25
-"""Least score of a value alone, relative to that of the best combination, with which it may be a better place."""
+"""Minimum score of a value alone, relative to that of the best combination, to search its combinations."""
 LIKELY = 0.4
-"""Least evidence of a value alone, relative to `LEAST_SCORE`, with which its combinations are searched. They decide."""
+"""Minimum evidence of a value alone, relative to `LEAST_SCORE`, to search its combinations."""
 MAX_DIMENSIONS = 3
 """Dimensions besides model and gateway whose combinations are searched, at most `MAX_VALUES` values of each."""
 MAX_VALUES = 3
 LEAST_LIFT = 1.1
-"""Least excess of a value, relative to that of all values of its dimension."""
+"""Minimum excess of a value, relative to that of all values of its dimension."""
 MAX_CELLS, MAX_CELLS_OF_PART = 18_000, 8_000
-"""Rows of one result of `aggregates.pairs`, and of one of its parts."""
+"""Maximum rows of one result of `aggregates.pairs`, and of one of its parts."""
 NAMED_COST = 1.0
-"""Nats to name a value of a dimension other than model and gateway, beyond those of the choice."""
+"""Additional nats to name a value of a dimension that is not in `CUBE`."""
 UNAFFECTED = 0.25
 """Largest excess of an unaffected value, relative to that of the place."""
 _METRICS_COMPARED = len(metrics([Objective("with all limits", ttft_ns=1, itl_ns=1)]))
 CANDIDATES = 30
 LENGTHS = (1, 2, 3, 4, 6, 8, 16)
 INTERVALS_AT_ONCE = 48
-"""Intervals that are compared together. The arrays of more do not fit into the caches."""
+"""Intervals that are compared together. The arrays of more do not fit into the CPU caches."""
 
 
 def _intervals() -> Intervals:
@@ -99,13 +99,13 @@ class Found:
 
     metric: Metric
     table: CellTable
-    """That in which it was found."""
+    """The table in which it was found."""
     where: Mapping[str, str]
     place: tuple[int, ...]
     """Indexes into the table with totals."""
     begin: int
     end: int
-    """The bucket after the last. `ALL_BUCKETS`: it lasts."""
+    """The bucket after the last. `ALL_BUCKETS`: the change lasts until the end of the range."""
     streams: int
     affected: int | None
     value: float
@@ -117,7 +117,7 @@ class Found:
 def promising(
     tables: Mapping[str, CellTable], compared: Mapping[str, Metric]
 ) -> tuple[list[Pairs], dict[str, Found]]:
-    """What to aggregate before `search`, and the best combination of model, gateway and client of each metric that got worse."""
+    """The combinations to aggregate for `search`, and the best combination of model, gateway and client of each metric that got worse."""
     cube, alone = tables["cube"], tables[ALONE_AXIS]
     best, wanted = dict[str, Found](), dict[tuple[tuple[str, str], ...], list[Metric]]()
     failing = _failing_with_a_model(tables["pair"], compared)
@@ -179,7 +179,7 @@ def _failing_with_a_model(table: CellTable, compared: Mapping[str, Metric]) -> l
 
 
 def _ages(table: CellTable, metric: Metric) -> list[int]:
-    """The class of ages at which more failures end than before, if there is one."""
+    """The class of ages at which more failures end than before, if there is one, as a list."""
     found = _best(table, metric, 0.0)
     return [int(found.where["age"])] if found is not None and found.where else []
 
@@ -194,7 +194,7 @@ def _worse_alone(
 ) -> list[tuple[str, str]]:
     """(dimension, value) of the values that may be a better place than the best combination, the best ones first.
 
-    Of each dimension with at least two values, at most `MAX_VALUES` of `MAX_DIMENSIONS` dimensions; of labels those of one label.
+    At most `MAX_VALUES` values of each of `MAX_DIMENSIONS` dimensions. A dimension needs at least two values. Of labels, one label counts.
     """
     names = alone.values[0]
     compared = compare(alone, metric, INTERVALS, variance)
@@ -266,7 +266,7 @@ def search(
 
 
 def _without_models(table: CellTable) -> CellTable:
-    """The table in which no model can be named: the answers of some are long enough to be cut at an age, and those of others are not."""
+    """The table in which no model can be named, because only some models have answers that are long enough to be cut at an age."""
     columns = {name: column.sum(0, keepdims=True) for name, column in table.columns.items()}
     return replace(table, values=((), *table.values[1:]), columns=columns)
 
@@ -294,7 +294,7 @@ def _of_metric(table: CellTable, metric: Metric, variance: float) -> list[Found]
 def _worst_of(table: CellTable, metric: Metric, best: Found, variance: float) -> Found:
     """The worst value of a free dimension, if the place is worse in two of its values and clearly not in the others.
 
-    Two gateways of three that fail are two places, and their sum explains more than all streams do.
+    Two failing gateways of three are two places. Together they explain the change better than all streams.
     """
     interval = best.begin, best.end if best.end < ALL_BUCKETS else ALL_BUCKETS
     compared, cost = compare(table, metric, _arrays(interval), variance), _cost(table)
@@ -386,7 +386,7 @@ def _cost(table: CellTable) -> Array:
     cost = np.zeros(())
     choices = table.choices or tuple(map(len, table.values))
     for dimension, names, count in zip(table.dimensions, table.values, choices, strict=True):
-        # Naming the only value of a dimension is free but not shorter, hence a little above 0.
+        # Naming the only value of a dimension costs almost nothing. Above 0, so that the place with fewer dimensions wins.
         of_value = math.log(max(count, 1)) + (0.01 if dimension in CUBE else NAMED_COST)
         axis = np.array([of_value] * len(names) + [np.inf, 0.0])
         cost = cost[..., None] + axis
@@ -414,7 +414,7 @@ def _without(table: CellTable, metric: Metric, place: tuple[int, ...], begin: in
         slice(i, i + 1) if i < len(names) else slice(None)
         for i, names in zip(place, table.values, strict=True)
     )
-    # What is left of a drift is no further change.
+    # The remainder of a drift is not another change.
     buckets = slice(None) if metric.kind == "mean" else slice(begin, end)
     for column in (f"n_{metric.name}", f"x_{metric.name}", f"xx_{metric.name}", f"l_{metric.family}"):
         if column in columns:

@@ -82,7 +82,7 @@ class _CacheMiss(msgspec.Struct):
 
 
 class _Diagnostics(msgspec.Struct):
-    """What the client asked for with `diagnostics.previous_message_id`."""
+    """Requested with `diagnostics.previous_message_id`."""
 
     cache_miss_reason: _CacheMiss | None = None
 
@@ -284,7 +284,7 @@ def normalised(raw: dict[str, Any]) -> Usage:
 
 
 def _cache_miss(message: _Message) -> dict[str, Any] | None:
-    """Other types than a change say nothing about the prompt."""
+    """The reason of a change. Other types do not concern the prompt."""
     found = message.diagnostics.cache_miss_reason if message.diagnostics is not None else None
     if found is None or not found.type.endswith("_changed"):
         return None

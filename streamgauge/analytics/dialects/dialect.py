@@ -39,7 +39,7 @@ class ExchangeInfo(msgspec.Struct, frozen=True):
 
     @property
     def is_file(self) -> bool:
-        """The response is a stored file, such as the results of a batch: no answer of a model, whatever its lines look like."""
+        """The response is a stored file, such as the results of a batch. It is no answer of a model, even if it looks like one."""
         return self.method == "GET" and _FILE.search(self.route) is not None
 
 

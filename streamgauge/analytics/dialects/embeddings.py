@@ -1,6 +1,6 @@
-"""Embeddings: one JSON body whose report counts the input.
+"""Embeddings: one JSON body with a usage report of the input.
 
-The vectors are no output. OpenAI and its family report `usage.prompt_tokens`, Voyage and Jina `usage.total_tokens` alone, Cohere
+The vectors are not output. OpenAI and its family report `usage.prompt_tokens`, Voyage and Jina `usage.total_tokens` alone, Cohere
 `meta.billed_units`, Gemini `usageMetadata`, Ollama's own API `prompt_eval_count`.
 
 Systems:
@@ -31,7 +31,7 @@ class _Body(Event):
     prompt_eval_count: kept.Count = None
     embedding: msgspec.Raw = msgspec.Raw()
     embeddings: msgspec.Raw = msgspec.Raw()
-    """By these members a body is recognised."""
+    """Members that identify a body."""
 
 
 _VECTORS = re.compile(rb'"embeddings?"\s*:\s*[\[{"]')

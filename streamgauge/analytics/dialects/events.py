@@ -93,8 +93,8 @@ class DecodedEvent(msgspec.Struct, gc=False):
     done_marker: bool = False
     """`[DONE]`: ends the stream but does not prove success."""
     billing: dict[str, Any] | None = None
-    """Columns of `streams` that change the price or say why the prompt cache missed, stated outside of the usage report. None: not
-    stated."""
+    """Columns of `streams` with the price conditions and the reason of a cache miss, reported outside of the usage report. None: not
+    reported."""
 
 
 class TextDelta(msgspec.Struct, gc=False):

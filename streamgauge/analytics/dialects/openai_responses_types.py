@@ -41,12 +41,12 @@ class Item(msgspec.Struct):
 
 
 class CacheDiagnostics(msgspec.Struct):
-    """What the client asked for with `prompt_cache_options.comparison_response_id`."""
+    """Requested with `prompt_cache_options.comparison_response_id`."""
 
     type: Annotated[str, kept.TITLE] = ""
     """cache_hit, cache_miss, comparison_response_not_found or unavailable."""
     reason: kept.Name = None
-    """Of a cache_miss."""
+    """The reason of a cache_miss."""
     cache_missed_tokens: kept.Count = None
 
 

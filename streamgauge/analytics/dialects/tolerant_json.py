@@ -1,7 +1,7 @@
 """Typed JSON decoding that repairs common faults of servers. Never raises on bad data.
 
 The fast path is one msgspec call into a Struct with only the fields that are read. If it fails, the data is repaired and
-decoded once more: invalid UTF-8 and lone surrogates are replaced, NaN, infinities and numbers that no double holds become null, and
+decoded once more: invalid UTF-8 and lone surrogates are replaced, NaN, infinities and numbers beyond the range of a double become null, and
 numbers sent as strings (or the reverse) are accepted. Data that still fails is malformed.
 
 A server may divide a text between the two surrogates of a character. A first half at the end of a string and a second half
@@ -27,7 +27,7 @@ HALF = "\U0010f800"
 """The first code point that stands for a surrogate: U+D800 in the last 2,048 code points for private use."""
 _SHIFT = ord(HALF) - 0xD800
 _MAX_DIGITS = 309
-"""Digits of a number that no double holds."""
+"""Digits of a number beyond the range of a double."""
 _CUT = re.compile('[\ud800-\udbff](?=")|(?<=")[\udc00-\udfff]')
 _HALVES = re.compile("[\U0010f800-\U0010fbff][\U0010fc00-\U0010ffff]|[\U0010f800-\U0010ffff]")
 

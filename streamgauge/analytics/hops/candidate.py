@@ -10,7 +10,7 @@ Side = tuple[str | None, str | None]
 
 
 class HopCandidate(NamedTuple):
-    """Columns of `streams`, and the time of `started_at` in ns. Times in ns since t0, if not stated otherwise."""
+    """Columns of `streams`, and the time of `started_at` in ns. Other times are in ns since t0."""
 
     stream_id: str
     wall_ns: int
@@ -41,7 +41,7 @@ class HopCandidate(NamedTuple):
 
     @property
     def fingerprint(self) -> str | None:
-        """That of the text, else that of the tool calls."""
+        """Fingerprint of the text, else of the tool calls."""
         return self.output_fingerprint or self.tool_fingerprint
 
 

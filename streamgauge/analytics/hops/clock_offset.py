@@ -1,4 +1,4 @@
-"""The offset of the clocks of two taps, and what it says about pairs of streams. No I/O, no clock.
+"""The offset of the clocks of two taps, and the pairs of streams that it allows. No I/O, no clock.
 
 The offset between the monotonic clocks of two taps, the inner one's minus the outer one's, is estimated from nested requests, as NTP
 does. For a matched pair on clocks of two taps:
@@ -7,7 +7,7 @@ does. For a matched pair on clocks of two taps:
 - It sends output after it received it: offset >= inner output - outer output, for the first and the last output event.
 
 All pairs of two clocks within `WINDOW_NS` give one interval; older bounds are widened by `DRIFT`. The estimate is its middle and
-the error half its width. An empty interval means that a clock jumped: the newest pair starts over. Until a bound is known,
+the error half its width. An empty interval means that a clock jumped: the estimate restarts with the newest pair. Until a bound is known,
 the wall clocks are assumed to agree within `WALL_ERROR_NS`.
 """
 

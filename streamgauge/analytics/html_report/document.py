@@ -61,7 +61,7 @@ def render(
         for name, values in (*selection.chosen.items(), *selection.further)
         if values
     ]
-    # The system's zone has the offset of now, also for times before a change of the clocks.
+    # The system zone has the current offset, also for times before a daylight-saving change.
     local = now.astimezone(zone)
     zone_name = getattr(zone, "key", None) or local.strftime("%Z (UTC%z)" if local.utcoffset() else "%Z")
     title = title or (SESSION_TITLE if session_ids and NOT_OF_SESSIONS.issubset(without) else TITLE)

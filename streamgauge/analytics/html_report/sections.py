@@ -125,7 +125,7 @@ def show_objectives(scope: Scope) -> Section:
 
 
 def trends(scope: Scope) -> Section:
-    """All requests, then the TTFT of the busiest models: the lines that have points. Only the complete part has."""
+    """All requests, then the TTFT of the busiest models: the series that have points. Only complete buckets have points."""
     chosen, found = scope.points, scope.report.diagnosis
     length_s = chosen.length.total_seconds()
     complete = overview.timeline_by(scope.query, chosen, "model").filter(pl.col("at") < scope.judged.until)

@@ -1,8 +1,8 @@
 """Why the prompt cache missed, by comparing a prompt with an earlier one of its session. Pure.
 
-docs/explanation/measurement.md has the definitions. What could be read from the cache is what the earlier request read from it and
-wrote to it, else its input tokens. A hit read at least `HIT_SHARE` of that, without `HIT_TOKENS`. Of several reasons, the first in
-the order of `reason_of` counts.
+docs/explanation/measurement.md has the definitions. Readable tokens are those that the earlier request read from the cache or wrote to it,
+else its input tokens. A hit read at least `HIT_SHARE` of them, less `HIT_TOKENS`. Of several reasons, the first in the order of
+`reason_of` counts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HIT_SHARE = 0.9
 HIT_TOKENS = 128
 """Some providers cache blocks of this size."""
 LOOKBACK = 20
-"""Blocks before a mark in which Anthropic looks for an earlier mark.
+"""Blocks before a cache mark in which Anthropic searches for an earlier one.
 https://platform.claude.com/docs/en/build-with-claude/prompt-caching"""
 _MARK_S = {"5m": 300, "1h": 3600, "30m": 1800}
 _DEFAULT_MARK_S = 300
@@ -30,10 +30,10 @@ class CacheRule(NamedTuple):
     """What a provider documents about its cache. None: not documented."""
 
     provider: str
-    """Globs, as those of the model. The first rule that matches applies."""
+    """Glob, as `model`. The first rule that matches applies."""
     model: str
     lifetime_s: int | None
-    """Time without use after which a prefix may be removed, unless a mark says another."""
+    """Time without use after which a prefix may be evicted, unless a cache mark has another."""
     least_tokens: int
     """A shorter prompt is not cached."""
     source: str
@@ -59,7 +59,7 @@ RULES = (
     CacheRule("*", "*", None, 0, ""),
 )  # fmt: skip
 _NEEDS_MARKS = ("anthropic", "aws.bedrock", "gcp.vertex_ai")
-"""Providers that cache Anthropic's Messages only where the request has marks."""
+"""Providers that cache Anthropic's Messages only at cache marks."""
 _CHANGES = {
     "model": "model_changed",
     "settings": "settings_changed",
@@ -83,7 +83,7 @@ NOT_COMPARED = frozenset({"too_short", "no_marker", "not_comparable", "first_req
 
 
 class CacheMiss(NamedTuple):
-    """Why a request missed. `tokens` is what the cache would have had, None if unknown."""
+    """Why a request missed. `tokens`: those that the cache would have had, None if unknown."""
 
     reason: str
     segment: str | None = None
@@ -145,7 +145,7 @@ def _needs_marks(row: StreamRow) -> bool:
 
 
 def _first_reason(row: StreamRow, prompts: list[Prompt], rule: CacheRule, tokens: int) -> str:
-    """The reason without a comparison of the prompt, the first one, with the earlier one."""
+    """The reason that follows without a comparison of the segments. `prompts`: the prompt, then the earlier one if there is one."""
     if tokens < rule.least_tokens:
         return "too_short"
     if _needs_marks(row) and not all(any(one.mark for one in prompt.segments) for prompt in prompts):
@@ -158,7 +158,7 @@ def _first_reason(row: StreamRow, prompts: list[Prompt], rule: CacheRule, tokens
 
 
 def _is_same_conversation(prompt: Prompt, base: Prompt, shared: int) -> bool:
-    """Whether the prompts have a message in common."""
+    """Whether the prompts share a message."""
     if shared and base.segments[shared - 1].message >= 0:
         return True
     of = {one.hash for one in base.segments if one.message >= 0}
@@ -166,7 +166,7 @@ def _is_same_conversation(prompt: Prompt, base: Prompt, shared: int) -> bool:
 
 
 def _could_read(base: Prompt, shared: int, *, whole: bool, needs_marks: bool) -> int:
-    """Tokens of the earlier prompt that the cache had, of all of it or of the shared part."""
+    """Readable tokens of the earlier prompt: of the whole prompt, or of the shared prefix."""
     served = base.served
     assert served is not None
     stored = (served.cached_input_tokens or 0) + (served.cache_write_tokens or 0)
@@ -178,7 +178,7 @@ def _could_read(base: Prompt, shared: int, *, whole: bool, needs_marks: bool) ->
 
 
 def _section(segments: list[Segment], place: int) -> str:
-    """Part of the prompt of a segment. A system text after the first message is a message."""
+    """The part of the prompt that a segment belongs to. A system text after the first message is a message."""
     one = segments[place]
     before = (other for other in segments[:place] if other.message >= 0 and other.kind != "system")
     if one.kind in _CHANGES and (one.message < 0 or next(before, None) is None):
@@ -187,7 +187,7 @@ def _section(segments: list[Segment], place: int) -> str:
 
 
 def _change(new: list[Segment], old: list[Segment], place: int) -> tuple[str, str]:
-    """Reason and name of the first segment that differs. If one was removed, it is the one of the earlier prompt."""
+    """Reason and name of the first segment that differs. A removed segment has its name in the earlier prompt."""
     sections = _section(new, place), _section(old, place)
     section = min(sections, key=_SECTIONS.index)
     one = new[place] if sections[0] == section else old[place]

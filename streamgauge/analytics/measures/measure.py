@@ -336,7 +336,7 @@ def _add_body(
 
 
 def _add_billing(row: StreamRow, body: DecodedBody) -> None:
-    """What changes the price of the request or says why the prompt cache missed, stated outside of the usage report."""
+    """The price conditions and the reason of a cache miss, reported outside of the usage report."""
     known = cast("Mapping[str, Any]", row)
     _set(row, {column: known[column] or value for column, value in body.billing.items()})
     if row["dialect"] == "openai_chat" and row["web_searches"] is None and row["output_tokens"]:

@@ -42,7 +42,7 @@ class Prompt:
     segments: list[Segment]
     started_ns: int = 0
     cached_ns: int = 0
-    """When the server had read it: t0 and the time to first token."""
+    """When the server had read it: t0 + TTFT."""
     response_id: str | None = None
     output_bytes: int = 0
     is_warm_up: bool = False
@@ -51,9 +51,9 @@ class Prompt:
     incomplete: bool = False
     """The server keeps an earlier part that is unknown."""
     is_unexpected: bool = False
-    """No earlier prompt is remembered."""
+    """No earlier prompt of its session is kept."""
     differences: int = 0
-    """Prompts between it and the last one that is stored whole."""
+    """Number of earlier prompts needed to read it, back to one that is stored whole."""
     sums: list[int] = field(default_factory=list)
     """Bytes by column of `SUM_COLUMNS`."""
     tools: list[Segment] = field(default_factory=list)
@@ -79,12 +79,12 @@ class Prompt:
 
     @property
     def hashes(self) -> set[bytes]:
-        """Of what is no setting."""
+        """Segments that are not settings."""
         return {one.hash for one in self.segments if one.kind not in _SETTINGS}
 
 
 def equal_first(one: Sequence[Segment], other: Sequence[Segment], start: int = 0) -> int:
-    """The number of equal first segments, of which `start` are known."""
+    """The number of equal first segments. The first `start` ones are known to be equal."""
     end = min(len(one), len(other))
     if one[start:end] == other[start:end]:
         return end

@@ -1,7 +1,6 @@
-"""The columns `seen_tokens` to `instance_tokens` of `prompt_segments`: what a cache could have of a prompt.
+"""The columns `seen_tokens` to `instance_tokens` of `prompt_segments`: the prefixes of a prompt that a cache could have had.
 
-Only prompts to the same provider and model with the same key are compared. Prompts without reported tokens, or of which the server keeps
-an unknown part, are left out.
+Only prompts to the same provider and model with the same key are compared. Incomplete prompts and prompts without reported tokens are not.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from streamgauge.analytics.schema.stream_columns import StreamRow
 
 
 class Reuse(NamedTuple):
-    """Tokens of first parts of a prompt. None: unknown."""
+    """Tokens of prefixes of a prompt. None: unknown."""
 
     seen: int | None = None
     kept: int | None = None
@@ -27,7 +26,7 @@ _UNKNOWN = Reuse()
 
 
 def reuse_of(known: Prefixes, prompt: Prompt, row: StreamRow | dict[str, Any]) -> Reuse:
-    """What earlier prompts have of this one, which is remembered. `row`: of `streams`."""
+    """Compare a prompt with the `known` prefixes, and add its own. `row`: its row of `streams`."""
     tokens, model = row["input_tokens"], row["request_model"] or row["response_model"]
     if not tokens or prompt.incomplete:
         return _UNKNOWN

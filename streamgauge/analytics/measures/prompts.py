@@ -1,14 +1,14 @@
 """Rows of `prompt_segments` and `prompt_tools`, and the prompts of sessions that later requests are compared with. No I/O, no clock.
 
 Rules
-1. A session remembers the last prompts of up to `MAX_CONVERSATIONS` conversations: its own, and those of side calls and subagents
-   that share its id. Requests without a session are those of the same client, program and gateway. A prompt replaces the one that it
+1. The last prompts of up to `MAX_CONVERSATIONS` conversations are kept per session: its own, and those of side calls and subagents
+   that share its id. Requests without a session are grouped by client, program and gateway. A prompt replaces the one that it
    continues.
-2. A prompt is compared with the remembered one that it shares the most segments with, not counting model and settings. It is stored
-   as the difference from it, and whole if there is none, or after `MAX_CHAIN` differences.
-3. Where the server keeps the earlier messages, the prompt is the messages of the response that it continues, a segment for its output,
-   and the messages of the body. If that response is not remembered, the prompt is incomplete.
-4. Up to `MAX_SEGMENTS` are remembered. The sessions that were used the longest ago are removed first.
+2. A prompt is compared with the kept one that it shares the most segments with, not counting model and settings. It is stored
+   as the difference from it. It is stored whole if there is none, or after `MAX_CHAIN` differences.
+3. If the server keeps the earlier messages, the prompt is the messages of the response that it continues, a segment for its output,
+   and the messages of the body. If that response is unknown, the prompt is incomplete.
+4. Up to `MAX_SEGMENTS` are kept. The least recently used sessions are evicted.
 5. A request that no model answered is stored, and later requests are not compared with it.
 """
 
@@ -49,13 +49,13 @@ MAX_CONVERSATIONS = 4
 MAX_SEGMENTS = 200_000
 """About 50 MB."""
 TOOLS_AGAIN_NS = 86_400 * 10**9
-"""The tools of a session are stored again after this time, so that they outlive the first request with them."""
+"""The tools of a session are stored again after this time, because retention may delete the first request with them."""
 SUM_COLUMNS = tuple(name for name in PROMPT_SEGMENTS.types if name in BYTES_COLUMNS.values())
 _SUM_OF = {kind: SUM_COLUMNS.index(name) for kind, name in BYTES_COLUMNS.items()}
 
 
 class _Made(NamedTuple):
-    """What one prompt adds."""
+    """The rows that one prompt adds."""
 
     segments: tuple[Any, ...]
     """Row of `prompt_segments`."""
@@ -65,7 +65,7 @@ class _Made(NamedTuple):
 
 
 def _equal_last(one: list[Segment], other: list[Segment], kept_first: int, moved_by: int) -> int:
-    """The number of equal last segments after the first ones, if the message numbers of `one` are moved."""
+    """The number of equal segments at the end, beyond those at the start, if the message numbers of `one` are shifted."""
     most = min(len(one), len(other)) - kept_first
     if not moved_by:
         return equal_first(one[: -most - 1 : -1], other[: -most - 1 : -1])
@@ -76,7 +76,7 @@ def _equal_last(one: list[Segment], other: list[Segment], kept_first: int, moved
 
 
 class Prompts:
-    """Remembers prompts of sessions. Not thread-safe."""
+    """Keeps the last prompts of sessions. Not thread-safe."""
 
     def __init__(self) -> None:
         self._sessions: dict[Any, list[Prompt]] = {}
@@ -84,7 +84,7 @@ class Prompts:
         self._segments = 0
         self._prefixes = Prefixes()
         self._batch: dict[str, _Made | None] = {}
-        """What the streams of the last call added, which may be measured again one by one."""
+        """Rows that the streams of the last call added. These streams may be measured again one by one."""
 
     def add_to(
         self, rows: Sequence[StreamRow], finished: Sequence[FinishedStream], counters: Counter[str]
@@ -100,7 +100,7 @@ class Prompts:
             for row, stream in sorted(pairs, key=lambda pair: pair[1].started_wall_ns):
                 try:
                     self._batch[row["stream_id"]] = self._add(row, stream)
-                except Exception:  # a fault here must not take the measures of the stream
+                except Exception:  # An exception here must not prevent the measures of the stream.
                     log.exception("a prompt cannot be compared")
                     counters["prompts_failed"] += 1
         found = [(row, made) for row in rows if (made := self._batch[row["stream_id"]]) is not None]
@@ -123,7 +123,7 @@ class Prompts:
             prompt.served, key = served_of(row), _session_of(row)
             prompt.is_warm_up = row["operation"] == WARM_UP
             _add_tools(prompt, None, key)
-            self._remember(key, prompt, *_base(prompt, self._sessions.get(key, ())))
+            self._keep(key, prompt, *_base(prompt, self._sessions.get(key, ())))
             reuse_of(self._prefixes, prompt, row)
 
     def _add(self, row: StreamRow, stream: FinishedStream) -> _Made | None:
@@ -151,10 +151,10 @@ class Prompts:
         miss = reason_of(row, prompt, base, shared)
         segments, tools = _rows(prompt, base, row, key, reuse_of(self._prefixes, prompt, row))
         if row["input_tokens"] is not None or row["ttft_ns"] is not None:
-            self._remember(key, prompt, base, shared)
+            self._keep(key, prompt, base, shared)
         return _Made(segments, tools, miss)
 
-    def _remember(self, key: Any, prompt: Prompt, base: Prompt | None, shared: int) -> None:
+    def _keep(self, key: Any, prompt: Prompt, base: Prompt | None, shared: int) -> None:
         replaced = base if base is not None and base.is_continued(shared) else None
         kept = [one for one in self._sessions.pop(key, ()) if one is not replaced]
         removed = [replaced] if replaced is not None else kept[: max(0, len(kept) + 1 - MAX_CONVERSATIONS)]
@@ -165,12 +165,12 @@ class Prompts:
 
 
 def _weight(prompts: Sequence[Prompt]) -> int:
-    """Segments, and what is remembered beside them."""
+    """Segments, and what is kept with them."""
     return sum(len(one.segments) + 10 for one in prompts)
 
 
 def _session_of(row: Any) -> Any:
-    """Of a row of `streams`."""
+    """Columns of the row of `streams`."""
     return row["session_id"] or (row["client_id"], row["client_app"], row["gateway"])
 
 
@@ -184,11 +184,11 @@ def _add_zero(prompt: Prompt, base: Prompt) -> None:
 
 
 def _add_miss(row: StreamRow, miss: CacheMiss | None, counters: Counter[str]) -> None:
-    told = row["cache_miss_reason"]
+    reported = row["cache_miss_reason"]
     if miss is None:
         return
-    if row["cache_miss_source"] == "provider" and told is not None:
-        is_same = is_same_reason(told, miss.reason)
+    if row["cache_miss_source"] == "provider" and reported is not None:
+        is_same = is_same_reason(reported, miss.reason)
         row["cache_miss_segment"] = miss.segment if is_same else None
         if is_same and row["cache_missed_tokens"] is None:
             row["cache_missed_tokens"] = miss.tokens
@@ -201,8 +201,8 @@ def _add_miss(row: StreamRow, miss: CacheMiss | None, counters: Counter[str]) ->
 
 
 def _base(prompt: Prompt, before: Sequence[Prompt]) -> tuple[Prompt | None, int]:
-    """The remembered prompt that shares the most with this one, and the number of equal first segments; of several, the one used
-    last."""
+    """The kept prompt that shares the most segments with this one, and the number of equal segments at the start. Of several, the most
+    recently used."""
     firsts = [0] * len(before)
     for place in reversed(range(len(before))):
         firsts[place] = same_first(before[place].segments, prompt.segments)

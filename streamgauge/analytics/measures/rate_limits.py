@@ -1,11 +1,11 @@
 """The rate limits that a response reports: limit, remaining and reset of requests and tokens, quotas, and the wait before a retry. Pure.
 
 Contract
-- A window is what the words of a header name say besides its role: `x-ratelimit-remaining-tokens-minute` has the role `remaining` of the
-  window `tokens-minute`. Headers that LiteLLM copies from its provider (`llm_provider-…`) are windows of their own.
+- A header name consists of a role and a window: `x-ratelimit-remaining-tokens-minute` has the role `remaining` of the window
+  `tokens-minute`. Headers that LiteLLM copies from its provider (`llm_provider-…`) are windows of their own.
 - Of the fields of draft-ietf-httpapi-ratelimit-headers, `RateLimit` and `RateLimit-Policy`, each policy is a window.
 - Of several windows of requests or tokens, the columns have the one with the smallest share left: it causes the next 429.
-- `…-utilization` (Anthropic's subscriptions) and `x-codex-…-used-percent` say what is used. They are quotas, without a number. Values
+- `…-utilization` (Anthropic's subscriptions) and `x-codex-…-used-percent` are the used share of a quota, without a number. Values
   above `MAX_SHARE` mean that all of the response are percentages. Extra usage (`overage`) is no limit: while it is in use, the quota is
   exceeded and requests succeed, so there is no quota.
 - A reset is a duration (`6m0s`, `120ms`), a number of seconds, an instant in Unix seconds or ms, in RFC 3339, or an HTTP date.
@@ -47,7 +47,7 @@ _Windows = dict[tuple[str, str], dict[str, str]]
 """Vendor's prefix and window → role → value."""
 _PAIRS = re.compile(r"\b(limit|remaining|reset)=(\d+)")
 _POLICY = "policy"
-"""Instead of a vendor's prefix, of the windows of the draft."""
+"""Of the windows of the draft, in place of a vendor's prefix."""
 _POLICY_ROLES = {"q": "limit", "r": "remaining", "t": "reset", "qu": "unit"}
 
 
@@ -182,7 +182,7 @@ def _add(windows: _Windows, name: str, value: str) -> None:
 
 
 def _add_policies(windows: _Windows, value: str) -> None:
-    """Add `"default";r=50;t=30`, or `"default";q=100;w=60` of RateLimit-Policy. Of two names (Hugging Face), the last one counts."""
+    """Add `"default";r=50;t=30`, or `"default";q=100;w=60` of RateLimit-Policy. Of two names (Hugging Face), the last counts."""
     for item in value.split(","):
         parts = [part.strip().partition("=") for part in item.split(";")]
         names = [name.strip('"') for name, is_given, _ in parts if not is_given and not is_hash(name)]
@@ -217,7 +217,7 @@ def _tightest(windows: _Windows, at_s: float, *, has_quota: bool) -> Limits:
 
 
 def _kind(window: str, *, is_policy: bool) -> str | None:
-    """What a window, or a unit, counts. A policy counts requests, unless its name says tokens. None: neither, such as images."""
+    """What a window, or a unit, counts. A policy counts requests, unless its name contains tokens. None: neither, such as images."""
     words = set(window.removeprefix("llm_provider-").split("-")) - {""}
     if words & _TOKENS:
         return "tokens"

@@ -15,7 +15,7 @@ Rules
    of the user. A conversation has the id of its first request, and ends after `MAX_IDLE_NS`. A restart of analytics begins new ones.
    A new one that begins while another waits for its tools is that one's subagent, as long as it waits. Of several, it is that of the
    one that called last. The conversation that is no subagent has the id in the body, if there is one.
-6. Responses are remembered up to `MAX_REMEMBERED`; the oldest is removed. Then its continuation begins a new session.
+6. Up to `MAX_REMEMBERED` responses are kept. The oldest is evicted, and its continuation then begins a new session.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CHAINED = ("openai_responses", "lmstudio_chat")
 _UNKNOWN = Conversation()
 MAX_IDLE_NS = 30 * 60 * 10**9
 MAX_PARALLEL = 64
-"""Conversations of one program without a session that are remembered."""
+"""Conversations of one program without a session that are kept."""
 _NO_ANATOMY = RequestAnatomy()
 
 
@@ -84,7 +84,7 @@ def _fit(one: _Unnamed, turn: int | None, asked: RequestAnatomy, at_ns: int) -> 
 
 
 class Sessions:
-    """Remembers responses and the sessions they belong to. Not thread-safe."""
+    """Keeps responses and the sessions they belong to. Not thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[str, int | None]] = {}
@@ -97,7 +97,7 @@ class Sessions:
     def restore(self, responses: Iterable[tuple[str, str, int | None]]) -> None:
         """Continue after a restart from stored (response id, session id, turn), the newest last."""
         for response_id, session, turn in responses:
-            self._remember(response_id, session, turn)
+            self._keep(response_id, session, turn)
 
     def add_to(self, rows: Sequence[StreamRow], finished: Sequence[FinishedStream]) -> None:
         """Set `session_id` and `turn` of rows of `streams`."""
@@ -160,10 +160,10 @@ class Sessions:
             known = before[1] if before is not None else None
             turn = known + turn if known is not None and turn is not None else None
             if previous is None:
-                self._remember(session, session, turn)
+                self._keep(session, session, turn)
         turn = turn if turn is not None and 0 <= turn <= MAX_TURN else None
         if is_chained and session is not None and response_id is not None:
-            self._remember(response_id, session, turn)
+            self._keep(response_id, session, turn)
         return session, turn
 
     def _of_program(self, row: StreamRow, stream: FinishedStream, asked: RequestAnatomy) -> None:
@@ -195,7 +195,7 @@ class Sessions:
         row["session_id"] = found.session
         row["parent_session_id"] = found.callers[-1][0].session if found.callers else None
 
-    def _remember(self, key: str, session: str, turn: int | None) -> None:
+    def _keep(self, key: str, session: str, turn: int | None) -> None:
         self._known.pop(key, None)
         if len(self._known) >= MAX_REMEMBERED:
             del self._known[next(iter(self._known))]

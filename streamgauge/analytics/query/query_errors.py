@@ -9,7 +9,7 @@ from streamgauge.analytics.storage.location import StoreLocation, lost_catalog
 READ_ONLY = "cannot run the statement: the store is read-only. Write a SELECT."
 
 
-OTHER_VIEWS = "The views of the store are of another version of Streamgauge. Analytics of this version upgrades them when it starts."
+OTHER_VIEWS = "The views of the store are from another version of Streamgauge. Analytics of this version upgrades them when it starts."
 
 
 class QueryError(Exception):

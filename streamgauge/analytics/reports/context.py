@@ -1,4 +1,4 @@
-"""What fills the prompts of a session: its parts by request, and the tools that it carries, with what carrying them costs.
+"""What fills the context of a session: the parts of its prompts by request, and the tools that they carry, with the cost of carrying them.
 
 Sizes are those of the views `context_parts` and `context_tools`.
 """
@@ -24,11 +24,11 @@ TOOLS = columns.table(
     text("name", "{By}"),
     text("mcp_server", "MCP server", priority=3),
     number("tools", "Tools", priority=3),
-    number("requests", "Requests", priority=2, help="That carry it."),
+    number("requests", "Requests", priority=2, help="Requests that carry it."),
     number("tokens_per_request", "Tokens each", help=metric_help("context")),
-    percent("share", "Share", bar=True, help="Of the input of the requests that carry tools."),
-    number("calls", "Calls", help="0: it was carried and never called.", state=lambda row: None if row["calls"] else "bad"),
-    number("tokens", "Tokens in all", priority=2, help=metric_help("context")),
+    percent("share", "Share", bar=True, help="Share of the input tokens of the requests that carry tools."),
+    number("calls", "Calls", help="0: carried but never called.", state=lambda row: None if row["calls"] else "bad"),
+    number("tokens", "Total tokens", priority=2, help=metric_help("context")),
     text("cost", "Cost", number=True, help=metric_help("context_cost")),
     stacks=False,)  # fmt: skip
 
@@ -42,7 +42,7 @@ def parts(query: Query, session_id: str, *, most: int = 500) -> pl.DataFrame:
 
 
 def tools(query: Query, session_id: str, by: str = TOOL, *, most: int = 200) -> pl.DataFrame:
-    """What the requests of a session carry, the largest first: `name`, `mcp_server` or the number of `tools`, `requests,
+    """Tools or MCP servers in the requests of a session, the largest first: `name`, `mcp_server` or the number of `tools`, `requests,
     tokens_per_request, share, calls, tokens, cost`. `cost`: a text, at the mean price of the session's input."""
     chosen = f"session_id = {literal(session_id)}"
     prices = dict[str, float]()

@@ -53,8 +53,8 @@ HELP: dict[str, str] = {
     "cache_money": "Saved: tokens read from the cache × (price of input - price of cached input). Paid for writes: tokens written × "
     "(price of the write - price of input). Wasted: the part for writes that no later request of the session (else client) read within "
     "5 min or 1 h.",
-    "cache_misses": "The reason for most of the input tokens that the prompt cache would have had (`cache_missed_tokens`): the provider's "
-    "own, else by comparing prompts. Money: their price - the price of cached input.",
+    "cache_misses": "The reason for most of the input tokens that the prompt cache missed (`cache_missed_tokens`): as the provider reports "
+    "it, else by comparing prompts. Money: their price - the price of cached input.",
     "aborted_tokens": "Output tokens of aborted streams, delivered or not, where they were reported.",
     "cached": "Input tokens served from the prompt cache / input tokens, over the streams that report both.",
     "answer_tokens": "Output tokens of the answers of a model that ended ok, where reported. The number is the median over streams.",
@@ -89,11 +89,11 @@ HELP: dict[str, str] = {
     "session_subagent": "The part of the pauses for tools in which a subagent was active. Its model and tool time are its own session's.",
     "session_user": "Pauses before the first request of a turn: waiting for the user.",
     "critical_path": "Time in which the turn waited for it: it was the last to end before the turn went on. The parts add up to the turn.",
-    "reuse_available": "Share of the input tokens that a prompt cache could have had: an earlier prompt to the same provider and model "
-    "with the same key began with them within the lifetime of the cache. Estimated.",
-    "context": "Tokens of a part of the prompt: the reported input tokens divided by bytes. Images and files weigh less than text. "
-    "Without reported tokens: bytes × the usual tokens per byte of the model.",
-    "context_cost": "Tokens × the mean price of the session's input tokens (`spend`), reads of the prompt cache included.",
+    "reuse_available": "Share of the input tokens that a prompt cache could have had: within the lifetime of the cache, an earlier prompt "
+    "to the same provider and model with the same key had the same prefix. Estimated.",
+    "context": "Tokens of a part of the prompt: the reported input tokens are divided among the parts by bytes. Images and files "
+    "weigh less than text. Without reported tokens: bytes × the median tokens per byte of the model.",
+    "context_cost": "Tokens × the mean price of the session's input tokens (`spend`), including reads of the prompt cache.",
     "session_loop": f"The tool that a turn called most often with the same arguments and result, from {LEAST_LOOP} times on.",
     "session_unfinished": "Output tokens of requests that did not end ok.",
     "burn_rate": "Share of bad streams / error budget of the objective (`objectives`). 1 spends the budget exactly in its 30 days. "

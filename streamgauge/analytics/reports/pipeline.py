@@ -79,7 +79,7 @@ def counters(query: Query) -> pl.DataFrame:
 
 
 def equal_cache_miss_reasons(counters: pl.DataFrame) -> tuple[int, int]:
-    """(requests with a provider's reason and one by comparison, those of them where both agree), from rows of `counters`."""
+    """(requests with a reason from both the provider and the comparison, those where both agree), from rows of `counters`."""
     both, equal = (
         counters.filter(pl.col("name") == f"cache_miss_reasons.{name}")["value"].sum()
         for name in ("both", "equal")

@@ -1,10 +1,10 @@
-"""Where the segments of prompts stand in tokens, and how much of a prompt earlier prompts have begun with. Pure.
+"""Positions of segments of prompts in tokens, and the prefixes that a prompt shares with earlier ones. Pure.
 
 A provider reports the tokens of a whole prompt. The tokens of its segments are estimated:
-1. A first part that an earlier prompt had, too, has the tokens that it had there.
+1. A prefix that an earlier prompt had has as many tokens as in the earlier one.
 2. The rest of the reported tokens is divided among the other segments by their bytes times `PROMPT_WEIGHTS`.
 
-So equal first parts end at equal tokens, and those of a prompt that continues another one are what its provider reported.
+So equal prefixes have equal tokens. If a prompt continues another one, the shared prefix has the tokens that the provider reported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_PREFIXES = 200_000
 
 
 _Use = list[int]
-"""A prefix: the tokens up to its end, and when a server had read it the first and the last time, in ns."""
+"""A prefix: its tokens, and the first and the last time at which a server had read it, in ns."""
 _END, _FIRST, _LAST = range(3)
 
 
@@ -30,22 +30,22 @@ class Placed:
     """One prompt. `keys` and `ends` have an item for each segment."""
 
     keys: Sequence[int]
-    """Identify the prompt from its begin to the end of the segment, within this process."""
+    """Each identifies the prefix that ends with the segment, within this process."""
     ends: Sequence[int]
-    """Tokens from the begin to the end of the segment. The last is the tokens of the prompt."""
+    """Tokens of the prefix that ends with the segment. The last one is the tokens of the prompt."""
     seen: int
-    """Tokens of the longest first part that an earlier prompt had."""
+    """Tokens of the longest prefix that an earlier prompt had."""
     available: int
-    """Of them, those that were read within `kept_ns` before it."""
+    """Of `seen`, those that a server had read within `kept_ns` before the prompt."""
     at_server: int | None
-    """Of these, those that the same server had read. None: the server is unknown."""
+    """Of `available`, those that the same server had read. None: the server is unknown."""
 
 
 class Prefixes:
-    """Remembers the first parts of prompts. Not thread-safe."""
+    """Keeps prefixes of prompts. Not thread-safe."""
 
     def __init__(self, most: int = MAX_PREFIXES) -> None:
-        """`most`: prefixes that are remembered. Those that were used the longest ago are removed."""
+        """`most`: maximum number of prefixes. The least recently used ones are evicted."""
         self._most = most
         self._young: dict[int, _Use] = {}
         self._old: dict[int, _Use] = {}
@@ -61,10 +61,10 @@ class Prefixes:
         read_ns: int = 0,
         kept_ns: int = 2**63,
     ) -> Placed:
-        """Place a prompt of at least one segment, and remember it.
+        """Compare a prompt of at least one segment with earlier ones, and keep its prefixes.
 
-        `scope`: only prompts with an equal one are compared. `began_ns`, `read_ns`: when the request began, and when the server had read
-        the prompt. `kept_ns`: how long it is kept after that.
+        `scope`: only prompts with an equal scope are compared. `began_ns`: start of the request. `read_ns`: when the server had read
+        the prompt. `kept_ns`: how long the server keeps it after that.
         """
         keys = list(accumulate(segments, _key, initial=hash(scope)))[1:]
         uses = self._uses(keys)
@@ -80,12 +80,12 @@ class Prefixes:
             of_server = [hash((server, key)) for key in keys]
             uses_there = self._uses(of_server)
             at_server = _length(uses_there, placed, began_ns, kept_ns)
-            self._remember(of_server, uses_there, ends, read_ns)
-        self._remember(keys, uses, ends, read_ns)
+            self._keep(of_server, uses_there, ends, read_ns)
+        self._keep(keys, uses, ends, read_ns)
         return Placed(keys, placed, placed[seen - 1] if seen else 0, available, at_server)
 
     def _uses(self, keys: Sequence[int]) -> list[_Use]:
-        """Of the first keys that are known."""
+        """Uses of the leading keys that are known."""
         found, young, old = list[_Use](), self._young, self._old
         for key in keys:
             use = young.get(key) or old.get(key)
@@ -94,8 +94,8 @@ class Prefixes:
             found.append(use)
         return found
 
-    def _remember(self, keys: Sequence[int], uses: list[_Use], ends: Sequence[int], read_ns: int) -> None:
-        """Add a use of each key, of which the first are known."""
+    def _keep(self, keys: Sequence[int], uses: list[_Use], ends: Sequence[int], read_ns: int) -> None:
+        """Add a use of each key. `uses`: those of the leading keys that are known."""
         for use in uses:
             if read_ns > use[_LAST]:
                 use[_LAST] = read_ns
@@ -110,7 +110,7 @@ class Prefixes:
 def with_rest(
     segments: Sequence[Segment], left_out: int, request_bytes: int | None, stream_id: str
 ) -> Sequence[Segment]:
-    """The segments, and one that no other prompt has for those that are missing at the end."""
+    """The segments. One segment that no other prompt has replaces those that are missing at the end."""
     if not left_out:
         return segments
     size = max(left_out, (request_bytes or 0) - sum(one.size for one in segments))
@@ -122,7 +122,7 @@ def _key(before: int, one: Segment) -> int:
 
 
 def _length(uses: Sequence[_Use], ends: Sequence[int], began_ns: int, kept_ns: int) -> int:
-    """Tokens of the longest of these first parts that a server had read, and keeps."""
+    """Tokens of the longest of these prefixes that a server had read and still keeps."""
     for use, end in zip(reversed(uses), reversed(ends[: len(uses)]), strict=True):
         if use[_FIRST] <= began_ns <= use[_LAST] + kept_ns:
             return end

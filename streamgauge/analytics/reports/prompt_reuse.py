@@ -1,5 +1,5 @@
-"""Reuse of prompts by gateway and server instance: available, delivered, and lost by reason, and what a router that knows prefixes would
-save. Tokens are those of the view `prompt_reuse`."""
+"""Reuse of prompts by gateway and server instance: available, delivered, lost by reason, and the saving of prefix-aware routing. Tokens are
+those of the view `prompt_reuse`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.sql_quoting import literal
 
 _LOST = {
-    "expired": "read too long ago",
-    "short": "fewer tokens than the provider caches",
-    "instance": "another server instance had read them: what a router that knows prefixes would save",
-    "changed": "behind a part of the prompt that changed",
-    "other": "no mark, removed early, or unexplained",
+    "expired": "read longer ago than the lifetime of the cache",
+    "short": "fewer tokens than the minimum that the provider caches",
+    "instance": "another server instance had read them: prefix-aware routing would save these",
+    "changed": "after a part of the prompt that changed",
+    "other": "no cache mark, evicted early, or unexplained",
 }
 TABLE = columns.table(
     "Reuse of prompts",
@@ -27,14 +27,14 @@ TABLE = columns.table(
     percent("available", "Available", help=metric_help("reuse_available")),
     percent("delivered", "Delivered", help=metric_help("cached")),
     *(percent(name, f"Lost: {name}", help=f"{what[0].upper()}{what[1:]}.", priority=2) for name, what in _LOST.items()),
-    number("router_saves", "Router saves, {currency}", digits=4, help="Tokens lost to another instance × what a read of the cache saves."),
+    number("router_saves", "Routing saves, {currency}", digits=4, help="Tokens lost to another instance × the saving per cached token."),
     empty="No request of this selection has a known prompt and reports input tokens.",)  # fmt: skip
 
 
 def table(query: Query, selection: Selection, currency: str, *, most: int = 50) -> pl.DataFrame:
     """`gateway, server_instance, requests, available, delivered, expired, short, instance, changed, other, router_saves` by gateway and
-    server instance, those with the most tokens first. Shares are of the input tokens of requests that report cached ones; `available` is of
-    all. `router_saves`: at the mean saving of a token that was read from the cache in the currency."""
+    server instance, those with the most tokens first. Shares are of the input tokens of requests that report cached tokens; `available` is
+    of all. `router_saves`: at the mean saving of a token that was read from the cache in the currency."""
     shares = ", ".join(
         f"sum(lost_{name}_tokens) / sum(tokens) FILTER (lost_{name}_tokens IS NOT NULL) AS {name}"
         for name in _LOST

@@ -14,7 +14,7 @@ from streamgauge.ingest.records import Segment
 
 HASH_BYTES = 8
 MAX_CHAIN = 15
-"""Most prompts between one and the last one before it that is stored whole."""
+"""Maximum number of earlier prompts needed to read one, back to one that is stored whole."""
 MAX_SIZE = 2**31 - 1
 LISTS = ("kinds", "names", "messages", "sizes", "hashes", "roles", "marks")
 """Columns with an item for each stored segment."""

@@ -135,7 +135,7 @@ def requests(query: Query, session_id: str, *, most: int = 500) -> pl.DataFrame:
 
 
 LEAST_MISSED = 0.05
-"""Share of a session's input from which a reason of cache misses is worth a line."""
+"""Minimum share of a session's input for which the page shows a reason of cache misses."""
 _MISSES = {
     "model_changed": "the model changes between requests", "tools_changed": "the tools change between requests",
     "system_changed": "the system text changes between requests", "messages_changed": "earlier messages change between requests",
@@ -149,19 +149,19 @@ _MISSES = {
 
 @dataclass(frozen=True)
 class CacheMisses:
-    """The reason of most of the input that a session's prompt cache missed."""
+    """The reason for most of the missed tokens of a session."""
 
     since: datetime
     what: str
-    """As part of a sentence: `the order of tools changes between requests`."""
+    """Part of a sentence, such as `the order of tools changes between requests`."""
     share: float
-    """Of the input since then."""
+    """Share of the input since then."""
     cost_per_hour: float | None
     currency: str | None
 
 
 def cache_misses(query: Query, session_id: str, first_at: datetime, last_at: datetime) -> CacheMisses | None:
-    """Of a session with requests in this time. None below `LEAST_MISSED`, or with one request."""
+    """The main reason in a session with requests in this time. None below `LEAST_MISSED`, or if it has one request."""
     rows = query(f"""
         WITH requests AS (
             SELECT *, CASE WHEN cache_miss_reason = 'tools_changed' AND cache_miss_segment = 'order of tools' THEN cache_miss_segment

@@ -5,8 +5,8 @@ The turn begins with its first request and ends with its last one, those of suba
 - model: requests of the agent and of its subagents (rows of the view `session_turns`).
 - gateway: the part of a request that the gateway took, by the hop of the stream, else by the spans that the gateway sent: its server
   spans without the client spans below them.
-- tool: calls of MCP and A2A (`TOOL_OPERATIONS`), received spans of tools, and the results of tools that the agent reports (`turn_events`). A
-  pause after a response with tool calls in which neither these nor a subagent are seen is the time of tools that run in the agent.
+- tool: calls of MCP and A2A (`TOOL_OPERATIONS`), received spans of tools, and the results of tools that the agent reports (`turn_events`).
+  A pause after a response with tool calls in which neither these nor a subagent are seen is the time of tools that run in the agent.
   A tool that waits for a subagent is none: its time is that of the subagent.
 - agent: what remains.
 

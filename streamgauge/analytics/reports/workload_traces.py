@@ -1,10 +1,10 @@
 """Traces of requests without text, in the formats of benchmark tools.
 
-A prompt becomes blocks of `block_size` tokens. A block has the same id as another one if both prompts are equal up to its end. Ids and
-session ids are keyed with a key that is made for one export and not stored.
+A prompt is divided into blocks of `block_size` tokens. Two blocks have the same id if both prompts are equal up to the end of the block.
+Ids of blocks and sessions are hashed with a key that is generated for one export and not stored.
 
-Left out are requests that no model answered, the requests that a gateway made for another stored one, and warm-ups. Tokens that no
-provider reported are estimated: input by the median ratio of reported tokens to bytes of its model, output by the number of events.
+Omitted are requests that no model answered, inner streams of hops, and warm-ups. Tokens that are not reported are estimated: input by the
+median tokens per byte of the model, output by the number of output events.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from streamgauge.analytics.schema.prompt_parts import TOKENS_PER_PROMPT_BYTE, WE
 from streamgauge.analytics.schema.sql_quoting import instant
 
 FORMATS = {"mooncake": 512, "weka": 64}
-"""Format → its usual block size in tokens."""
+"""Format → default block size in tokens."""
 _PREFIXES = 1_000_000
-"""First parts of prompts that are remembered: about 250 MB."""
+"""Prefixes of prompts that are kept: about 250 MB."""
 _PAGE = 1_000
 """Requests, or sessions, that are read together."""
 _ID_BITS = 53
@@ -43,7 +43,7 @@ _COLUMNS = f"""
 
 @dataclass
 class Traced:
-    """What an export has."""
+    """Counts of an export."""
 
     block_size: int
     requests: int = 0
@@ -51,9 +51,9 @@ class Traced:
     without_prompt: int = 0
     """Requests whose prompt is unknown: they have no blocks."""
     estimated: int = 0
-    """Requests whose input tokens nobody reported."""
+    """Requests whose input tokens are not reported."""
     without_session: int = 0
-    """Requests that are left out, because they belong to no conversation."""
+    """Requests that are omitted because they have no session."""
 
 
 @dataclass
@@ -101,7 +101,7 @@ class Tracer:
             self.found.conversations = len(ended_ns)
 
     def weka(self) -> Iterator[dict[str, Any]]:
-        """The conversations, by their begin, each with its subagents."""
+        """The conversations by start time, each with its subagents."""
         sessions = self._sessions()
         roots = list(sessions)
         for first in range(0, len(roots), _PAGE):

@@ -34,7 +34,7 @@ WEBSOCKET = "websocket"
 WEB = "web"
 """Operation of what programs and browsers fetch besides the API: `HEAD /`, icons, pages with what they show, CORS preflights."""
 NO_REQUESTS = (WARM_UP, WEBSOCKET, WEB)
-"""Operations that are in no count or share of requests, and have no objective and no roll-ups: nobody waits for an answer to them."""
+"""Operations that are in no count or share of requests, and have no objective and no roll-ups, because no client waits for their answer."""
 HAS_ROLLUPS = f"coalesce(operation, '') NOT IN {NO_REQUESTS}"
 SIDE_OPERATIONS = (COUNT_TOKENS, SIDE_CALL, "embeddings", "moderation", "rerank", *NO_REQUESTS)
 """They belong to no conversation."""

@@ -120,9 +120,9 @@ FREE_FAILURES = ("http_error", "connect_error", "inband_error")
 CAN_ESTIMATE = f"""NOT {IS_MEDIA} AND (ttft_ns IS NOT NULL
     OR (connection_id IS NOT NULL OR coalesce(method, 'POST') = 'POST')
         AND operation IN {(*INFERENCE, "embeddings", SIDE_CALL)} AND outcome NOT IN {FREE_FAILURES})"""
-"""SQL condition: a request without a report is billed as far as known: it had output, or may have. Free endpoints, such as tokenizers
-and moderations, have no such operation, and requests that list or delete responses no such method. Bytes and characters do not
-show the tokens of images and speech."""
+"""SQL condition: a request without a usage report is probably billed, because it had output or may have had. Free endpoints, such as
+tokenizers and moderations, have other operations. Requests that list or delete responses have other methods. Images and speech are
+excluded: bytes and characters do not show their tokens."""
 FREE_PRIORITY = 2**31 - 1
 FREE_RATES = ", ".join(f"0 AS {name}" for name in RATES)
 INPUT_AMOUNT = "input + cached_input + cache_write_5m + cache_write_1h + input_audio + input_image"

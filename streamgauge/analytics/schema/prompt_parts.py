@@ -6,8 +6,8 @@ PROMPT_WEIGHTS = {
     "model": 0, "settings": 0, "tool": 1, "system": 1, "text": 1, "image": 0.03, "audio": 0.1, "file": 0.1, "reasoning": 1,
     "tool_call": 1, "tool_result": 1, "other": 1,
 }  # fmt: skip
-"""Kind of segment → its tokens per byte as a multiple of those of text. A screenshot of 200 KB in base64 has about 1,500 tokens, a page
-of a PDF of 100 KB about 2,500. The name of the model and the parameters are not in the prompt."""
+"""Kind of segment → tokens per byte, relative to text. A screenshot of 200 KB in base64 has about 1,500 tokens, a PDF page of 100 KB about
+2,500. The name of the model and the parameters are not in the prompt."""
 BYTES_COLUMNS = {kind: f"{kind}_bytes" for kind in PROMPT_WEIGHTS} | {
     "model": "settings_bytes",
     "tool": "tools_bytes",
@@ -16,7 +16,7 @@ BYTES_COLUMNS = {kind: f"{kind}_bytes" for kind in PROMPT_WEIGHTS} | {
 _WEIGHTED = (f"{weight:g} * {BYTES_COLUMNS[kind]}" for kind, weight in PROMPT_WEIGHTS.items() if weight)
 WEIGHTED_BYTES = f"({' + '.join(_WEIGHTED)})::DOUBLE"
 TOKENS_PER_PROMPT_BYTE = 0.25
-"""For models without a report."""
+"""Default for models without reported tokens."""
 _PARTS = {
     "tools": ("tool",), "system": ("system",), "history": ("text", "reasoning", "tool_call", "other"), "tool results": ("tool_result",),
     "images": ("image",), "files": ("audio", "file"),

@@ -144,7 +144,7 @@ CREATE TABLE IF NOT EXISTS stream_minutes (
     tap_delay_ns BIGINT, -- Sum of tap_delay_ns.
     input_tokens BIGINT, -- Sum of input tokens. NULL if no stream reported them.
     cached_input_tokens BIGINT, -- Sum of cached input tokens.
-    cache_missed_tokens BIGINT, -- Sum of the tokens that the prompt cache would have had.
+    cache_missed_tokens BIGINT, -- Sum of cache_missed_tokens of streams.
     input_tokens_with_cache_known BIGINT, -- Input tokens of streams that reported cached ones: the denominator of the cached share.
     output_tokens BIGINT, -- Sum of output tokens.
     reasoning_tokens BIGINT, -- Sum of reasoning tokens.
@@ -307,49 +307,49 @@ CREATE TABLE IF NOT EXISTS silences (
     reason VARCHAR NOT NULL -- Why, at most 200 characters.
 );
 
--- Prompts without their text: of each request the segments that differ from those of an earlier request of its session.
+-- Prompts without text. One row per request: the segments that differ from those of an earlier request of its session.
 CREATE TABLE IF NOT EXISTS prompt_segments (
     stream_id UUID NOT NULL,
     started_at TIMESTAMPTZ NOT NULL, -- Time of t0.
     session_id VARCHAR, -- Session of the request, as in streams.
-    base_stream_id UUID, -- The earlier request whose segments it repeats. NULL: stored whole, as at least each 16th prompt of a session.
-    differences INTEGER NOT NULL, -- Prompts that must be read to know it, from the base to the one that is stored whole. 0: stored whole.
-    kept_first INTEGER NOT NULL, -- Number of its first segments that are the first ones of the base.
-    kept_last INTEGER NOT NULL, -- Number of its last segments that are the last ones of the base. Their message numbers are moved with message_count.
-    kinds VARCHAR[] NOT NULL, -- Of each segment between them: model, settings, tool, system, text, image, audio, file, reasoning, tool_call, tool_result or other.
-    names VARCHAR[] NOT NULL, -- Name of the tool, of the called tool, or of the parameter. NULL without one.
-    messages INTEGER[] NOT NULL, -- Number of its message from 0. -1: before the messages.
-    sizes INTEGER[] NOT NULL, -- Its bytes in the body.
-    hashes BIGINT[] NOT NULL, -- Keyed hash of its bytes without cache marks.
-    roles VARCHAR[] NOT NULL, -- Role of its message. NULL without one.
-    marks VARCHAR[] NOT NULL, -- Its cache mark: the ttl, or the type of a mark without one. NULL without a mark.
-    left_out INTEGER NOT NULL, -- Segments that are missing at the end, because there are too many.
-    incomplete BOOLEAN NOT NULL, -- Whether the server keeps an earlier part that is unknown.
+    base_stream_id UUID, -- Earlier request whose segments are repeated. NULL: stored whole, as at least each 16th prompt of a conversation.
+    differences INTEGER NOT NULL, -- Number of earlier prompts needed to read this one, back to one that is stored whole. 0: stored whole.
+    kept_first INTEGER NOT NULL, -- Number of segments at its start that equal those at the start of the base.
+    kept_last INTEGER NOT NULL, -- Number of segments at its end that equal those at the end of the base. Their message numbers differ by the difference of message_count.
+    kinds VARCHAR[] NOT NULL, -- Kind of each segment between them: model, settings, tool, system, text, image, audio, file, reasoning, tool_call, tool_result or other.
+    names VARCHAR[] NOT NULL, -- Name of each segment: of the tool, the called tool or the parameter. NULL without one.
+    messages INTEGER[] NOT NULL, -- Number of the message of each segment, from 0. -1: before the messages.
+    sizes INTEGER[] NOT NULL, -- Bytes of each segment in the body.
+    hashes BIGINT[] NOT NULL, -- Keyed hash of the bytes of each segment, without cache marks.
+    roles VARCHAR[] NOT NULL, -- Role of the message of each segment. NULL without one.
+    marks VARCHAR[] NOT NULL, -- Cache mark of each segment: its ttl, else its type. NULL without a mark.
+    left_out INTEGER NOT NULL, -- Number of segments at the end that are not stored, because there are too many.
+    incomplete BOOLEAN NOT NULL, -- Whether the server keeps an earlier part of the prompt that is unknown.
     segment_count INTEGER NOT NULL, -- Segments of the whole prompt.
     message_count INTEGER NOT NULL, -- Messages of the whole prompt.
-    tool_set BIGINT, -- Its tools (prompt_tools). NULL without tools.
+    tool_set BIGINT, -- Set of its tools in prompt_tools. NULL without tools.
     settings_bytes BIGINT NOT NULL, -- Bytes of the model and of the parameters in the whole prompt.
-    tools_bytes BIGINT NOT NULL, -- Bytes of the definitions of tools in the whole prompt.
+    tools_bytes BIGINT NOT NULL, -- Bytes of tool definitions in the whole prompt.
     system_bytes BIGINT NOT NULL, -- Bytes of the system text in the whole prompt.
-    text_bytes BIGINT NOT NULL, -- Bytes of text of messages in the whole prompt.
+    text_bytes BIGINT NOT NULL, -- Bytes of message text in the whole prompt.
     image_bytes BIGINT NOT NULL, -- Bytes of images in the whole prompt.
     audio_bytes BIGINT NOT NULL, -- Bytes of audio in the whole prompt.
     file_bytes BIGINT NOT NULL, -- Bytes of files in the whole prompt.
     reasoning_bytes BIGINT NOT NULL, -- Bytes of reasoning in the whole prompt.
     tool_call_bytes BIGINT NOT NULL, -- Bytes of tool calls in the whole prompt.
-    tool_result_bytes BIGINT NOT NULL, -- Bytes of results of tools in the whole prompt.
+    tool_result_bytes BIGINT NOT NULL, -- Bytes of tool results in the whole prompt.
     other_bytes BIGINT NOT NULL, -- Bytes of other segments in the whole prompt.
-    seen_tokens BIGINT, -- Estimated tokens of its longest first part that an earlier prompt to the same provider and model with the same key had. NULL: unknown.
-    kept_tokens BIGINT, -- Of them, those that were read within the lifetime of the cache before the request began.
-    available_tokens BIGINT, -- The same, or 0 if they are fewer than the provider caches.
-    instance_tokens BIGINT -- Of them, those that the server instance that answered had read. NULL: it is unknown.
+    seen_tokens BIGINT, -- Estimated tokens of its longest prefix that an earlier prompt to the same provider and model with the same key had. NULL: unknown.
+    kept_tokens BIGINT, -- Of seen_tokens, those that a server had read within the lifetime of the cache before the request began.
+    available_tokens BIGINT, -- kept_tokens, or 0 if they are fewer than the minimum that the provider caches.
+    instance_tokens BIGINT -- Of available_tokens, those that the answering server instance had read. NULL: the instance is unknown.
 );
 
--- The tools of prompts: one row for each tool of each different set of a session, repeated once a day.
+-- Tools of prompts. One row per tool of each distinct set of a session, repeated once a day.
 CREATE TABLE IF NOT EXISTS prompt_tools (
-    stream_id UUID NOT NULL, -- The first request of the session, or of the session's day, with these tools.
+    stream_id UUID NOT NULL, -- First request of the session with these tools, or the first after a day.
     tool_set BIGINT NOT NULL, -- Id of the set: the tools of a session in their order.
-    position INTEGER NOT NULL, -- Place of the tool in the request, from 0.
+    position INTEGER NOT NULL, -- Position of the tool in the request, from 0.
     name VARCHAR, -- Name of the tool.
     mcp_server VARCHAR, -- MCP server of the tool, if the client writes it into the name (mcp__server__tool).
     size INTEGER NOT NULL -- Bytes of its definition.

@@ -222,13 +222,13 @@ class StreamRow(TypedDict):
     Why the prompt was not read from the cache although an earlier request of the session had written it.
     """
     cache_miss_segment: Text
-    """First part of the prompt that changed, by comparison: model, settings NAME, tool N NAME, order of tools, system N, message N
+    """First segment of the prompt that changed, by comparison: model, settings NAME, tool N NAME, order of tools, system N, message N
     (numbers from 0)."""
     cache_miss_source: Text
-    """provider: the reason is the one in the response, because the client asked for it. compared: the prompts of two requests were
-    compared."""
+    """provider: the reason is in the response, because the client requested it. compared: the reason was found by comparing the prompt
+    with that of an earlier request."""
     cache_missed_tokens: Annotated[Integer, ATTRIBUTE]
-    """Input tokens that the cache would have had without the reason, as the provider reports them, else estimated. NULL if unknown."""
+    """Input tokens that the cache would have had without the miss, as the provider reports them, else estimated. NULL if unknown."""
     input_audio_tokens: Annotated[Integer, CONVENTION]
     """Reported audio tokens, part of input_tokens."""
     input_image_tokens: Annotated[Integer, CONVENTION]

@@ -426,7 +426,7 @@ SELECT model AS model_glob, contains(model, '*') OR contains(model, '?') AS is_g
     'service_tier': service_tier, 'speed': speed, 'inference_region': inference_region} AS rule
 FROM internal.price_list;
 
--- Estimated cost of each request by the price list: amounts by kind of token, and their sum `total` in `currency`. source: of the token counts; estimate: not all were reported; usage_inconsistent: the report contradicts itself. Then total lies between low and high. NULL: no price, or not billed as far as known. cache_missed: what cache_missed_tokens cost more than read from the cache. reported_cost: in USD as the provider reports it, and reported_difference: how much more it is than the total.
+-- Estimated cost of each request by the price list: amounts by kind of token, and their sum `total` in `currency`. source: of the token counts; estimate: not all were reported; usage_inconsistent: the report contradicts itself. Then total lies between low and high. NULL: no price, or not billed as far as known. cache_missed: how much more cache_missed_tokens cost than cached input. reported_cost: in USD as the provider reports it. reported_difference: reported_cost less total.
 CREATE OR REPLACE VIEW spend AS
 WITH candidates AS (
     SELECT *, (
@@ -529,7 +529,7 @@ WITH candidates AS (
             + coalesce(greatest(unexplained_tokens, 0) * greatest(price.input, price.output, price.reasoning), 0) / 1e6 AS high,
         (cached * price.input + other_cached * other.input) / 1e6 - cached_input AS cache_saved,
         cache_write_5m + cache_write_1h - (written * price.input + other_written * other.input) / 1e6 AS cache_premium,
-        -- Missed tokens are written to the cache again where the report counts what is written.
+        -- If the report counts cache writes, the missed tokens are written to the cache again.
         cache_missed_tokens * (if(written > 0, if(written_1h > 0, price.cache_write_1h, price.cache_write_5m), price.input)
             - price.cached_input) / 1e6 AS cache_missed
     -- As a struct, because the amounts have the names of the prices.
@@ -655,7 +655,7 @@ SELECT stream_id, started_at, cache_write_tokens, cache_write_1h_tokens, read_at
     CASE WHEN read_at < kept_until THEN true WHEN kept_until < now() THEN false END AS read_again
 FROM uses WHERE cache_write_tokens > 0;
 
--- Sizes of the prompts of requests of conversations, without inner streams of hops, and their tokens per byte of text: reported, else usual for the model.
+-- Sizes of prompts without side calls and inner streams of hops, and their tokens per byte of text: reported, else the median of the model.
 CREATE OR REPLACE VIEW internal.prompt_sizes AS
 WITH sizes AS (
     SELECT stream_id, started_at, streams.session_id, turn, gateway, coalesce(request_model, response_model) AS model, input_tokens,
@@ -670,13 +670,13 @@ WITH sizes AS (
 SELECT sizes.*, coalesce(ratio, usual, $TOKENS_PER_PROMPT_BYTE) AS tokens_per_byte
 FROM sizes LEFT JOIN (SELECT model, median(ratio) AS usual FROM sizes GROUP BY model) USING (model);
 
--- What fills the prompts, one row per request (no side call) and part that it has: tools, system, history, tool results, images, files. Tokens are the reported ones divided by bytes; images and files weigh less than text. Without a report they follow from the usual tokens per byte of the model.
+-- What fills the context. One row per request (side calls omitted) and part of its prompt: tools, system, history, tool results, images, files. Reported input tokens are divided among the parts by bytes; images and files weigh less than text. Without reported tokens: bytes times the median tokens per byte of the model.
 CREATE OR REPLACE VIEW context_parts AS
 SELECT stream_id, started_at, session_id, turn, gateway, model, part.part, part.bytes::BIGINT AS bytes,
     round(part.weight * part.bytes * tokens_per_byte)::BIGINT AS tokens
 FROM (SELECT *, unnest([$PARTS_OF_PROMPT]) AS part FROM internal.prompt_sizes) WHERE part.bytes > 0;
 
--- Tools in the prompts, one row per session and tool: its MCP server, how many requests carry it, bytes and estimated tokens in all of them together, and how often the session has called it.
+-- Tools in the prompts. One row per session, model and tool: its MCP server, how many requests carry it, the sum of its bytes and estimated tokens over them, and how often the session called it.
 CREATE OR REPLACE VIEW context_tools AS
 WITH calls AS (
     SELECT session_id, name, count(DISTINCT (message, hash)) AS calls FROM (
@@ -693,7 +693,7 @@ WITH calls AS (
 SELECT carried.*, coalesce(calls, 0) AS calls
 FROM carried LEFT JOIN calls ON carried.session_id IS NOT DISTINCT FROM calls.session_id AND carried.name = calls.name;
 
--- Reuse of prompts, one row per request with reported tokens and a known prompt: what a prompt cache could have (available_tokens), what was read from it (delivered_tokens), and tokens lost because they expired, are too few, were read by another instance, stand behind a change, or for another reason.
+-- Reuse of prompts. One row per request with reported tokens and a known prompt: tokens that a prompt cache could have had (available_tokens), tokens read from it (delivered_tokens), and tokens lost because they expired, are too few, were read by another instance, follow a change, or for another reason.
 CREATE OR REPLACE VIEW prompt_reuse AS
 -- The parts do not overlap. Of a hop, only the inner stream counts: the outer one has the same prompt.
 WITH prompts AS (

@@ -100,8 +100,8 @@ def cannot_attach(location: StoreLocation, error: duckdb.Error) -> OSError:
 
 
 def check_version(connection: duckdb.DuckDBPyConnection, location: StoreLocation, alias: str = ALIAS) -> bool:
-    """Whether an attached store has the declared tables and views. False: views may have other columns. Raises OSError unless it has all
-    declared columns of tables, and all views, of the same version of the tables."""
+    """Whether an attached store has the declared tables and views. False: views may have other columns. Raises OSError if the version of
+    the tables differs, or a declared column or view is missing."""
     try:
         found = first_row(connection.execute(f"SELECT number, digest FROM {alias}.internal.tables_version"))
     except duckdb.CatalogException:

@@ -7,8 +7,8 @@ Contract
 2. Requires the data folder's lock. All its streams must have ended and be stored. A tap may run.
 3. `forget` can be killed at any point and repeated. Everything that needs the ids comes before the transaction that deletes the
    rows. What follows does not depend on the caller: rewriting files, expiring snapshots, compacting the catalog.
-4. Later prompts of the same session that repeat a prompt of the caller are stored whole, and other streams with the tools of the caller's
-   get their rows. Others of which an earlier part is unknown lose their prompt.
+4. Later prompts of the same session that repeat a prompt of the caller are stored whole, and rows of tools that other streams also have are
+   moved to these. If an earlier part of a later prompt is unknown, the prompt is deleted.
 5. The transaction counts the deleted rows as `forgotten_TABLE_rows`. Roll-ups without the client's id stay as they are.
 """
 
@@ -312,7 +312,7 @@ class _Run:
             run(f"INSERT INTO {COUNTER_PARTS.name} (name, value) VALUES {counters}")
 
     def _keep_prompts(self) -> None:
-        """Make the prompts of others independent of the caller's."""
+        """Make the prompts of others independent of those of the caller."""
         run, repeats = (
             self._connection.execute,
             f"base_stream_id IN {_STREAMS} AND stream_id NOT IN {_STREAMS}",

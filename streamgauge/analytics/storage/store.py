@@ -48,7 +48,7 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 1.0
 SESSION_DAYS, MAX_RESPONSES = 1, 10_000
 """Age and number of the responses whose sessions continue after a restart (`streamgauge.analytics.measures.sessions`)."""
 MAX_PROMPTS = 2_000
-"""Prompts that are remembered after a restart (`streamgauge.analytics.measures.prompts`)."""
+"""Prompts that are kept after a restart (`streamgauge.analytics.measures.prompts`)."""
 _RECENT_PROMPTS = f"""
 SELECT streams.* REPLACE (streams.stream_id::VARCHAR AS stream_id), epoch_ns(started_at) AS started_ns,
     prompt.* EXCLUDE (

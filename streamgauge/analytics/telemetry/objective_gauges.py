@@ -1,5 +1,5 @@
 """Gauges of burn rates, error budgets, budgets and rate limits, read from the views `burn_rates`, `error_budgets` and `budget_spend`. The
-alerts read the rate limits."""
+rate limits come from the evaluation of alerts."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ def body(_: Selection) -> None:
     both, equal = pipeline.equal_cache_miss_reasons(counters)
     if both:
         st.caption(
-            f"Reasons of prompt cache misses: of {formatting.count(both)} that the provider reports and the comparison of prompts "
-            f"finds, too, {formatting.share(equal / both)} are equal."
+            f"Prompt cache misses: {formatting.count(both)} have a reason from both the provider and the comparison of prompts. "
+            f"{formatting.share(equal / both)} of these agree."
         )
     show_totals(counters)
 

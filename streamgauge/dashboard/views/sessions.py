@@ -133,7 +133,7 @@ def show_session(session_id: str) -> None:
         price = f", {spend.cost_text(per_hour, missed.currency)}/h" if per_hour is not None else ""
         st.markdown(
             f"Since {missed.since.astimezone(zone):%H:%M} {formatting.markdown(missed.what)}: "
-            f"{formatting.share(missed.share)} of the input{price}.",
+            f"the prompt cache missed {formatting.share(missed.share)} of the input{price}.",
             help=metric_help("cache_misses"),
         )
     show_timeline(requests)

@@ -74,7 +74,7 @@ class Exchanges:
         self._unseen_ns: int | None = None
         """Time of a gap that hides a request, until that is reported as lost."""
         self._unseen_reported = False
-        """A request since the last one that was seen is reported as lost."""
+        """A request after the last captured one is already reported as lost."""
         self._guessed = False
         """The next response is assumed to begin with the server's next byte."""
         self._client_ended_ns = 0

@@ -81,7 +81,7 @@ def _check_system(interface: str) -> None:
     if sys.platform != "linux":
         raise OSError(
             f"cannot capture on {interface}: this needs Linux. Record packets with `tcpdump -w FILE` and read them with "
-            "`streamgauge open FILE`, or let the traffic pass through the tap."
+            "`streamgauge open FILE`, or send the traffic through the tap."
         )
 
 

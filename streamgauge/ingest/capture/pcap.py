@@ -45,7 +45,7 @@ NOTES = {
     "connections_http2": "connections are HTTP/2, which is not read. Use the tap, to which clients speak HTTP/1.1",
     "connections_other": "connections are not HTTP",
     "gaps": "gaps: packets are missing, and the streams with a gap are recorded as tap_lost",
-    "segments_inconsistent": "packets repeat bytes of their connection with other ones. The first ones are recorded",
+    "segments_inconsistent": "packets repeat bytes of their connection with different content. The first content is recorded",
     "connections_evicted": "connections were dropped at the limit of memory, and their streams recorded as tap_lost",
 }
 """What a capture could not record, and what to do, by the name of the counter."""

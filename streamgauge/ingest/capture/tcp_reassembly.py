@@ -1,7 +1,7 @@
 """One side of a captured TCP connection: its state, and the bytes that it sends, in order. Pure.
 
-Positions are sequence numbers that do not wrap around. Bytes that arrive twice, or overlap, are taken once, the first ones. Bytes that
-arrive before their turn are kept until the missing ones arrive, or are lost (`lost_bytes`).
+Positions are sequence numbers without wraparound. Of repeated or overlapping bytes, the first ones count. Bytes that arrive out of order
+are kept until the missing ones arrive, or are lost (`lost_bytes`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Final
 MAX_AHEAD_BYTES = 2**20
 """Bytes of one direction that wait for missing ones."""
 _HALF, _MASK = 1 << 31, (1 << 32) - 1
-_OVERHEAD_BYTES = 100  # of a piece that is kept: it bounds the number of tiny pieces, too
+_OVERHEAD_BYTES = 100  # of a kept piece, so that the limit also bounds the number of tiny pieces
 _COMPARED_BYTES = 512
 
 # --- states, as in Zeek
 
-# INACTIVE: none of its packets has said which byte is next
+# INACTIVE: no packet has shown the next sequence number
 # PARTIAL: its SYN was not captured
 # CLOSED: all bytes before its FIN are taken, or are lost
 INACTIVE, PARTIAL, ESTABLISHED, CLOSED, RESET = range(5)
@@ -49,26 +49,26 @@ class Endpoint:
         self.acknowledged = -1
         """The other side has acknowledged the bytes before this position."""
         self.ends_at = -1
-        """Position of the FIN; -1: none was seen."""
+        """Position of the FIN; -1: none was captured."""
         self._ahead: list[tuple[int, bytes]] = []
         self.ahead_bytes = 0
         self._tail = b""
         """The last bytes that were taken, to compare them with repeated ones."""
         self.inconsistent = 0
-        """Segments with other bytes than those that an earlier one had at the same position, as far as those are kept."""
+        """Segments whose bytes differ from earlier ones at the same position, as far as the earlier ones are kept."""
 
     def __repr__(self) -> str:
         return f"<{STATES[self.state]}, {self.at - (self.first_seq + _MASK + 1)} bytes taken, {self.missing_bytes} missing>"
 
     def start(self, seq: int, state: int) -> None:
-        """The next byte has this sequence number. Forget what is known of earlier ones. `state`: if it was inactive."""
+        """Continue at this sequence number, and discard what is known of earlier bytes. `state`: new state of an inactive side."""
         # Never negative: the first position may be below the sequence number.
         self.at = self.acknowledged = _MASK + 1 + seq
         self.ends_at = -1
         self._ahead, self.ahead_bytes, self._tail = [], 0, b""
         if self.state == INACTIVE:
             self.first_seq, self.state = seq, state
-        elif self.state == CLOSED:  # not there, as these bytes show
+        elif self.state == CLOSED:  # The new bytes show that the connection continues.
             self.state = PARTIAL
 
     def position(self, seq: int) -> int:
@@ -76,7 +76,7 @@ class Endpoint:
         return self.at + ((seq - self.at + _HALF) & _MASK) - _HALF
 
     def end(self, seq: int) -> None:
-        """Its FIN has this sequence number."""
+        """Set the sequence number of its FIN."""
         self.ends_at = self.position(seq)
         self._check_end()
 
@@ -86,15 +86,17 @@ class Endpoint:
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes between those that were taken and the next that are known to exist."""
+        """Bytes between the delivered ones and the next ones that are known to exist."""
         known_at = self._ahead[0][0] if self._ahead else max(self.acknowledged, self.ends_at)
         if self.ends_at >= 0 and known_at > self.ends_at:  # a FIN is acknowledged like a byte
             known_at = self.ends_at
         return max(0, known_at - self.at)
 
     def lost_bytes(self, *, at_once: bool) -> int:
-        """How many bytes are lost here: they are missing, and their receiver has them, or too much waits for them, or nothing more
-        arrives (`at_once`). Nothing else decides this. The caller skips them."""
+        """Number of bytes that are lost at this position. The caller skips them.
+
+        Missing bytes are lost if their receiver acknowledged them, if too many bytes wait for them, or if nothing more arrives (`at_once`).
+        """
         size_bytes = self.missing_bytes
         if not (at_once or self.acknowledged > self.at or self.ahead_bytes > MAX_AHEAD_BYTES):
             return 0
@@ -104,7 +106,7 @@ class Endpoint:
         return size_bytes
 
     def skip_gap(self) -> None:
-        """Give up the missing bytes, and those that have arrived after them."""
+        """Skip the missing bytes and those that have arrived after them."""
         self.at = max(self.at, self.acknowledged, *(at + len(payload) for at, payload in self._ahead))
         if 0 <= self.ends_at < self.at:  # a FIN is acknowledged like a byte
             self.at = self.ends_at
@@ -112,13 +114,13 @@ class Endpoint:
         self._check_end()
 
     def skip_to(self, position: int) -> bytes:
-        """Give up what is missing before a position. Returns the bytes whose turn it is then."""
+        """Skip the missing bytes before a position. Returns the bytes that are then in order."""
         if position > self.at:
             self.at, self._tail = position, b""
         return self.take(self.at & _MASK, b"")
 
     def take(self, seq: int, payload: bytes) -> bytes:
-        """The bytes whose turn it is, after these have arrived."""
+        """Add a segment. Returns the bytes that are in order."""
         position, at = self.position(seq), self.at
         if position > at:
             insort(self._ahead, (position, payload))
@@ -136,7 +138,7 @@ class Endpoint:
         return payload
 
     def _with_next(self, payload: bytes) -> bytes:
-        """These bytes, and those that have waited for them."""
+        """These bytes, and those that waited for them."""
         parts, begin = [payload], self.at
         while self._ahead and self._ahead[0][0] <= self.at + len(parts[-1]):
             self.at += len(parts[-1])
@@ -148,7 +150,7 @@ class Endpoint:
         return b"".join(parts)
 
     def _new_bytes(self, position: int, payload: bytes) -> bytes:
-        """The bytes of a segment that were not taken. Compares the others with them, as far as they are kept."""
+        """The bytes of a segment that are new. The repeated ones are compared with the earlier ones, as far as those are kept."""
         repeated = payload[: self.at - position]
         tail_at = self.at - len(self._tail)
         begin, end = max(position, tail_at), position + len(repeated)

@@ -7,7 +7,7 @@ Guarantees
   can still report the loss.
 - A loss becomes a `Lost` record of its stream as soon as there is room. Unreported losses are kept in a bounded table. A loss
   that does not fit into it is only counted (`lost_untold`).
-- Streams do not hurt each other: one may have half as many bytes in the log's queue as are free (the dynamic threshold of switch
+- Streams share the buffer fairly: one may have half as many bytes in the log's queue as are free (the dynamic threshold of switch
   buffers). So one fast stream takes a third of the limit at most, and ten take five sixths. Bytes count for two epochs. An epoch
   ends when the log has all that was appended before it began. `has_share` is the rule; `native_relay` applies it to the half of the
   free room that `grant` gives it.

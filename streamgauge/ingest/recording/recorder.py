@@ -56,7 +56,7 @@ from streamgauge.ingest.result_cache import ResultCache
 
 FLUSH_BYTES = 65_536
 MAX_REQUEST_RATIO = 50
-"""A compressed request that expands beyond 1 MiB and this is not decoded any further."""
+"""Decoding of a compressed request ends at 1 MiB + this ratio × its compressed size."""
 # Typed in the .pxd. Compiled code reads other globals from the module's dict.
 _FLUSH_BYTES = FLUSH_BYTES
 _FREE_BYTES, _MAX_RATIO = 2**20, MAX_REQUEST_RATIO
@@ -242,7 +242,7 @@ class Recorder:
             if self._condenser is not None:
                 self._body_truncated = True
         left_bytes -= size
-        # The walk over a body goes on to its end, whatever is kept of it.
+        # The body is parsed to its end, even if only a part of it is kept.
         self._body_left_bytes = left_bytes if self._condenser is None else max(1, left_bytes)
         if size:
             if not self._buffer.reserve(size):

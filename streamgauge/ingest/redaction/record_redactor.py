@@ -57,7 +57,7 @@ MAX_STREAMS = 100_000
 MAX_CODED_BYTES = 16 * 2**20
 """Bytes of a compressed body kept to decode it again after a restart. A restart loses a larger body."""
 MAX_PLAIN_BYTES = 16 * 2**20
-"""Decoded bytes of one record. A larger one is lost: its stream is recorded as tap_lost."""
+"""Maximum decoded bytes of one record. Above it, the stream is recorded as tap_lost."""
 MAX_REQUEST_BYTES = 2**20
 """Limit for the decoded size of a compressed request."""
 CODED_SLICE_BYTES = 512

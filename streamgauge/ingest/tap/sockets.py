@@ -77,7 +77,7 @@ def reset_on_close(sock: socket.socket | None) -> None:
 
 
 def limit_silence(sock: socket.socket, limit_s: float) -> None:
-    """Let the kernel break connections whose peer acknowledges nothing for `limit_s`: its machine is gone, or it does not read.
+    """Let the kernel reset connections whose peer acknowledges nothing for `limit_s`, because its machine is down or it does not read.
     macOS has the limit only for connections on which nothing is being sent.
 
     Accepted sockets inherit this from the listening one. 0: no limit.

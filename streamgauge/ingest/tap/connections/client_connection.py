@@ -117,7 +117,7 @@ class ClientConnection(ClientSide):
         return half_closed
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Whatever one step raises, the exchange ends."""
+        """The exchange ends even if a step raises."""
         self.closed = True
         self._apply(LOST)
         self._context.clients.discard(self)

@@ -1,7 +1,7 @@
 """The client's connection after an exchange: delivery of the response, next request or close.
 
 Contract:
-- `states.CLIENT` says what follows from each event.
+- `states.CLIENT` has the effect of each event.
 - After its own error responses the tap ends writing but reads on for `LINGER_S`: closing at once could reset the connection
   before the client has read the response.
 - The kernel accepts up to megabytes for a client that does not read. If bytes of a response are unsent at its end, the connection
@@ -65,7 +65,7 @@ class ClientSide(Side):
         self._clock_ns = context.clock_ns
         self._hangups = hangups
         self.state = IDLE
-        """Of the table `states.CLIENT`."""
+        """State of the table `states.CLIENT`."""
         self.address = "unknown"
         self.scheme = "http"
         self.draining: Ended | None = None
@@ -139,7 +139,7 @@ class ClientSide(Side):
             return 0
 
     def _undelivered_bytes(self) -> int:
-        """Bytes written that the client's kernel has not acknowledged, or an underestimate if the kernel cannot say."""
+        """Bytes written that the client's kernel has not acknowledged, or an underestimate if the kernel does not report it."""
         if self._context.options.tls_cert is not None:
             return self._unwritten_bytes()  # the kernel counts TLS records, not our bytes
         acknowledged = sockets.acknowledged_bytes(self._socket)
@@ -149,7 +149,7 @@ class ClientSide(Side):
 
     def _queued_bytes(self, unsent: bool = False) -> int | None:
         """Bytes written that the client's kernel has not acknowledged; with `unsent`, those that have not left this machine. With
-        TLS, the size of its records. None: the kernel cannot tell."""
+        TLS, the size of its records. None: the kernel does not report it."""
         queued = sockets.queued_bytes(self._socket, unsent)
         if queued is None:
             return None

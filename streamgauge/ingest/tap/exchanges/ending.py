@@ -1,6 +1,6 @@
 """The end of an exchange: what ends it, with which cause, and what follows for its connections and its recorder.
 
-`states` says what follows from each event. The exchange detaches from both connections, releases the upstream one and gives its end
+`states` has the effect of each event. The exchange detaches from both connections, releases the upstream one and gives its end
 to the recorder in `end` alone, once, with one cause. A recorder that raises is detached (`_recording_failed`); forwarding continues.
 """
 
@@ -68,7 +68,7 @@ class Ending:
         """State of the response (`states`)."""
         self._upstream: UpstreamSide | None = None
         self.connecting: asyncio.Task[None] | None = None
-        """Opens the upstream connection. Set by who opens it."""
+        """Task that opens the upstream connection. It is set by the code that starts it."""
         self._last_ns = now_ns  # time of the last byte from either side
         self._ready_ns = 0  # when the client last resumed reading; the upstream's silence counts from then
         self._request_body: BodyReader | None = None  # None: the request has no body

@@ -1,7 +1,7 @@
 """One request and its response: the only owner of what connects a client connection with an upstream connection.
 
 Contract:
-- The connections report events (`on_*`). `ending` says which of them end the exchange, and how.
+- The connections report events (`on_*`). `ending` has the events that end the exchange.
 - The tap forwards bytes before it records them. Bodies pass unchanged; only heads are rewritten (`http.rewriting`).
 - Back-pressure on one side pauses reading on the other.
 - Recording is the task of the recorder. An exception in it detaches it (`_recording_failed`), and forwarding continues.

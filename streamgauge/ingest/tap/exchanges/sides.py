@@ -2,7 +2,7 @@
 
 Contract of the pool:
 - An idle connection is closed when the server sends anything on it, closes it, or after `pool_idle_s`. Many servers close idle
-  connections after 5 s, so the limit is lower: a request sent to a closing server may only be repeated if that is safe.
+  connections after 5 s, so the limit is lower: a request that is sent to a closing server can be repeated only if it is safe.
 - A connection with unread bytes is never reused: they would be taken for the response to the next request.
 - The pool is bounded; the connection that has been idle longest is closed first.
 """
@@ -112,7 +112,7 @@ class UpstreamSide(Side):
         """The kernel has neither an end of file nor unexpected bytes for this idle connection."""
         if self.closed or self.transport.is_closing():
             return False
-        # Created for the first request that finds the connection idle, and kept: to create it costs more than to ask it.
+        # Created for the first request that uses the idle connection, and kept, because creation costs more than a poll.
         if self._poll is None:
             self._poll = select.poll()
             self._poll.register(self.transport.get_extra_info("socket").fileno(), _READABLE)

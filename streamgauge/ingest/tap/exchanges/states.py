@@ -1,7 +1,7 @@
 """The states of an exchange, two coupled tables for its request and its response, and those of a client connection.
 
 Each table has a cell for each event: the next state or a named outcome. `Exchange` and `ClientSide` look up every event that changes
-a state or ends it; which event it is, for example whether a lost request is retried, is decided where it is reported.
+a state or ends it. The code that reports an event decides which one it is, for example whether a lost request is retried.
 Integers instead of an enum: the tables are used several times for each request.
 """
 
@@ -111,7 +111,7 @@ RESPONSE: Final[Table] = (
     # The relay reports the upstream's end after it has given the sockets back.
     _row(**_CLIENT_ENDS, upstream_end="upstream_reset", upstream_lost="upstream_reset", taken_back=RESPONDING,
          expired="idle_bytes", output_expired="idle_output"),
-    # Each direction ends by itself. Which side failed is for `Tunnel.cause` to say.
+    # Each direction ends by itself. `Tunnel.cause` determines which side failed.
     _row(**{**_CLIENT_ENDS, "client_end": HALF_CLOSED}, upstream_end=HALF_CLOSED, upstream_lost="upstream_reset", expired=IGNORED),
     _row(drained=OVER, rest=IGNORED),
     _row(rest=IGNORED),
@@ -120,7 +120,7 @@ RESPONSE: Final[Table] = (
 DEADLINES: Final[tuple[tuple[str, ...], ...]] = (
     ("connect_timeout_s",), ("headers_timeout_s",), ("idle_timeout_s", "idle_output_timeout_s"),
     ("idle_timeout_s", "idle_output_timeout_s"),
-    # The kernel breaks connections whose peer acknowledges nothing: silence in a tunnel is normal.
+    # Silence in a tunnel is normal. The kernel resets connections whose peer acknowledges nothing.
     ("peer_timeout_s",), ("peer_timeout_s",), (),
 )  # fmt: skip
 """Options with the limits of each state of the response. The request's is `body_timeout_s` while it is received."""
@@ -130,13 +130,13 @@ DEADLINES: Final[tuple[tuple[str, ...], ...]] = (
 # IDLE: no byte of a next request
 # EXCHANGING: bytes of next requests are kept
 # LINGERING: everything is written; what the client still sends is dropped
-# DELIVERING: to be closed once the client's kernel has the last response, or nothing observes that
+# DELIVERING: to be closed once the client's kernel has the last response, or its delivery is no longer observed
 # RESETTING: to be reset once the client's kernel has the last response
 IDLE, HEAD_PART, EXCHANGING, LINGERING, DELIVERING, RESETTING, CLOSED = range(7)
 
 CLIENT_STATES: Final = ("idle", "head", "exchange", "lingering", "delivering", "resetting", "closed")
 
-# --- its events. The first five say what the end of an exchange, an error response, a limit or a stop asks for.
+# --- its events. The first five are requested by the end of an exchange, an error response, a limit or a stop.
 
 # LINGER: close, but read on for a while: the client is still sending
 # RESET: a FIN would make a body that was cut short look complete
