@@ -96,20 +96,29 @@ def test_logs_and_metrics_of_agents_are_stored_from_chunked_bodies(tmp_path: Pat
         "timeUnixNano": str(NOW), "body": {"stringValue": "claude_code.tool_result"},
         "attributes": [attribute("event.name", "tool_result"), attribute("tool_name", "Bash")],
     }  # fmt: skip
-    logs = json.dumps({"resourceLogs": [{"scopeLogs": [{"logRecords": [event, event | {"timeUnixNano": "0"}]}]}]}).encode()
+    logs = json.dumps(
+        {"resourceLogs": [{"scopeLogs": [{"logRecords": [event, event | {"timeUnixNano": "0"}]}]}]}
+    ).encode()
     packed = gzip.compress(logs)
     with listening(tmp_path) as receiver:
         url = f"{receiver.url}/v1/logs"
         chunked = httpx.post(url, content=iter([logs[:20], logs[20:]]), headers=JSON, timeout=DEADLINE_S)
         assert (chunked.status_code, chunked.json()["partialSuccess"]["rejectedLogRecords"]) == (200, "1")
         again = httpx.post(
-            url, content=iter([packed[:20], packed[20:]]), headers={**JSON, "content-encoding": "gzip"}, timeout=DEADLINE_S
+            url,
+            content=iter([packed[:20], packed[20:]]),
+            headers={**JSON, "content-encoding": "gzip"},
+            timeout=DEADLINE_S,
         )
         assert again.status_code == 200
         metrics = post(receiver, b"", PROTOBUF, "/v1/metrics")
         assert (metrics.status_code, metrics.content) == (200, b"")
         health = receiver.health()
-        assert (health["agent_events.stored"], health["agent_events.doubled"], health["agent_events.refused"]) == (1, 1, 2)
+        assert (
+            health["agent_events.stored"],
+            health["agent_events.doubled"],
+            health["agent_events.refused"],
+        ) == (1, 1, 2)
 
 
 def test_invalid_spans_are_a_partial_success(tmp_path: Path) -> None:

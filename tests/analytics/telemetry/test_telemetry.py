@@ -31,6 +31,7 @@ from streamgauge.analytics.telemetry.metric_definitions import metric_definition
 from streamgauge.analytics.telemetry.prometheus import PrometheusEndpoint, prometheus_name
 from streamgauge.analytics.telemetry.semconv import PROFILES, SECONDS_BOUNDS, names_of
 from streamgauge.analytics.telemetry.telemetry import Telemetry, resource_of
+from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Request
 from tests import host_headers
 from tests.analytics import stream_records
