@@ -58,9 +58,9 @@ class ServerSpan(NamedTuple):
 
 
 def server_spans(rows: pl.DataFrame) -> list[ServerSpan]:
-    """The spans of servers among rows of `spans`."""
+    """The spans of servers in rows of `spans` that may be some (`_IS_OF_SERVER`)."""
     found = []
-    for row in rows.filter(_IS_OF_SERVER).iter_rows(named=True):
+    for row in rows.iter_rows(named=True):
         attributes = json.loads(row["attributes"])
         stats = [
             (name.rpartition(".")[2], 1e9 * value)
@@ -91,8 +91,12 @@ class ServerSpanJob(CommitHook):
         self._lock = threading.Lock()
         self._pending: list[deque[tuple[float, ServerSpan]]] = [deque() for _ in delays_s]
         """One queue for each delay, so that the first is due first."""
+        self._received: deque[pl.DataFrame] = deque()
+        """Rows that the thread has not read: the consumer's thread has no time for their JSON."""
         self._ready: list[tuple[Any, ...]] = []
         self._taken = 0
+        self._looked_up = 0
+        """Spans that the thread is looking up."""
         self._totals: Counter[str] = Counter()
         self._stop = threading.Event()
         self._guard = guards.guard("server spans", silent_after_s=SILENT_AFTER_S)
@@ -103,7 +107,13 @@ class ServerSpanJob(CommitHook):
 
     def add(self, rows: pl.DataFrame) -> None:
         """Look for the streams of these rows of `spans`, which are stored."""
-        self._wait(server_spans(rows), 0)
+        found = rows.filter(_IS_OF_SERVER)
+        if not found.height:
+            return
+        with self._lock:
+            self._received.append(found)
+            while len(self._received) > 1 and sum(frame.height for frame in self._received) > MAX_PENDING:
+                self._totals["unmatched"] += self._received.popleft().height
 
     @property
     def waiting(self) -> bool:
@@ -125,7 +135,8 @@ class ServerSpanJob(CommitHook):
         """The counters by metric name without its prefix."""
         with self._lock:
             totals = {f"server_spans.{name}": float(self._totals[name]) for name in ("matched", "unmatched")}
-            return {"server_spans.pending": float(sum(map(len, self._pending))), **totals}
+            pending = sum(map(len, self._pending)) + sum(frame.height for frame in self._received)
+            return {"server_spans.pending": float(pending + self._looked_up), **totals}
 
     # -- thread ------------------------------------------------------------------------------------------------------
 
@@ -145,6 +156,7 @@ class ServerSpanJob(CommitHook):
             self._guard.attempt(self._look_back)
         while not self._stop.wait(ROUND_S):
             self._guard.beat()
+            self._take_received()
             while not self._stop.is_set() and (due := self._due()):
                 if not self._guard.attempt(self._look_up, due):
                     self._count(unmatched=len(due))
@@ -156,6 +168,12 @@ class ServerSpanJob(CommitHook):
             [int((time.time() - LOOK_BACK_S) * 1e6)],
         ).pl()
         self.add(rows)
+
+    def _take_received(self) -> None:
+        while self._received:
+            with self._lock:
+                frame = self._received.popleft()
+            self._wait(server_spans(frame), 0)
 
     def _wait(self, spans: Sequence[ServerSpan], attempt: int) -> None:
         with self._lock:
@@ -176,6 +194,7 @@ class ServerSpanJob(CommitHook):
             for attempt, queue in enumerate(self._pending):
                 while queue and queue[0][0] <= now_s and len(found) < BATCH:
                     found.append((attempt, queue.popleft()[1]))
+            self._looked_up = len(found)
         return found
 
     def _count(self, **numbers: int) -> None:
@@ -188,14 +207,15 @@ class ServerSpanJob(CommitHook):
         for attempt, span in due:
             if (stream_id := found.get(span)) is None:
                 self._wait([span], attempt + 1)
-            elif stream_id not in known:
+                continue
+            self._count(matched=1)
+            if stream_id not in known:
                 rows += [
                     (stream_id, None, SOURCE, name, value, "ns", f"{value / 1e9:g}")
                     for name, value in span.stats
                 ]
         with self._lock:
             self._ready += rows
-            self._totals["matched"] += len(found)
 
     def _streams(self, spans: Sequence[ServerSpan]) -> tuple[dict[ServerSpan, str], set[str]]:
         """The streams of spans, and those of them that have rows already."""

@@ -30,7 +30,7 @@ from streamgauge.analytics.storage.location import locate
 from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from streamgauge.ingest.records import pack
 from tests import host_headers
-from tests.analytics.intake.test_received_spans import protobuf, request, span
+from tests.analytics.intake.test_received_spans import NOW, attribute, protobuf, request, span
 from tests.analytics.log_entries import stream
 from tests.analytics.stores import ask_as_reader, new_store
 from tests.deadline import DEADLINE_S
@@ -88,6 +88,37 @@ def test_protobuf_json_and_gzip_get_a_response_of_the_same_type(tmp_path: Path) 
         as_sent = post(receiver, gzip.compress(as_json), {**JSON, "content-encoding": "gzip"})
         assert (as_sent.status_code, as_sent.json()) == (200, {})
         assert receiver.queues[0].health()["otlp.stored"] == 2
+
+
+def test_logs_and_metrics_of_agents_are_stored_from_chunked_bodies(tmp_path: Path) -> None:
+    """As Claude Code (protobuf), Gemini CLI (JSON, chunked) and exporters with compression send them."""
+    event = {
+        "timeUnixNano": str(NOW), "body": {"stringValue": "claude_code.tool_result"},
+        "attributes": [attribute("event.name", "tool_result"), attribute("tool_name", "Bash")],
+    }  # fmt: skip
+    logs = json.dumps(
+        {"resourceLogs": [{"scopeLogs": [{"logRecords": [event, event | {"timeUnixNano": "0"}]}]}]}
+    ).encode()
+    packed = gzip.compress(logs)
+    with listening(tmp_path) as receiver:
+        url = f"{receiver.url}/v1/logs"
+        chunked = httpx.post(url, content=iter([logs[:20], logs[20:]]), headers=JSON, timeout=DEADLINE_S)
+        assert (chunked.status_code, chunked.json()["partialSuccess"]["rejectedLogRecords"]) == (200, "1")
+        again = httpx.post(
+            url,
+            content=iter([packed[:20], packed[20:]]),
+            headers={**JSON, "content-encoding": "gzip"},
+            timeout=DEADLINE_S,
+        )
+        assert again.status_code == 200
+        metrics = post(receiver, b"", PROTOBUF, "/v1/metrics")
+        assert (metrics.status_code, metrics.content) == (200, b"")
+        health = receiver.health()
+        assert (
+            health["agent_events.stored"],
+            health["agent_events.doubled"],
+            health["agent_events.refused"],
+        ) == (1, 1, 2)
 
 
 def test_invalid_spans_are_a_partial_success(tmp_path: Path) -> None:
@@ -199,7 +230,7 @@ def test_token_replaces_the_host_check(tmp_path: Path) -> None:
 
 def test_other_paths_and_methods_are_rejected(tmp_path: Path) -> None:
     with listening(tmp_path) as receiver:
-        assert post(receiver, b"", PROTOBUF, "/v1/metrics").status_code == 404
+        assert post(receiver, b"", PROTOBUF, "/v1/profiles").status_code == 404
         assert httpx.get(f"{receiver.url}/v1/traces").status_code == 405
         web = httpx.options(f"{receiver.url}/v1/traces", headers={"origin": "https://elsewhere.example"})
         assert "access-control-allow-origin" not in web.headers

@@ -169,7 +169,7 @@ def test_span_that_comes_before_its_stream_waits_for_it(
     store = new_store(tmp_path)
     made = Receiver(store, attempts=5000)
     made.receive(vllm(0xA, parent=1))
-    until(lambda: not made.job._pending[0], "the first attempt")
+    until(lambda: any(made.job._pending[1:]), "the first attempt")
     with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
         writer.append([pack(stream(1), compress=True)])
     analysed(tmp_path).close()
@@ -202,6 +202,7 @@ def test_spans_without_a_stream_are_bounded_and_counted(
     monkeypatch.setattr(server_spans, "MAX_PENDING", 50)
     made = Receiver(store, started=False)
     made.receive(*(vllm(100 + n, parent=5, trace=5) for n in range(60)))
+    made.job._take_received()
     assert made.job.health() == {
         "server_spans.pending": 50,
         "server_spans.matched": 0,

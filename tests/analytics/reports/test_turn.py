@@ -221,3 +221,25 @@ def test_perfetto_trace_has_the_activities_and_the_path(con: duckdb.DuckDBPyConn
     tool = [("tools in the agent", "tool", 1e6, 2e6)]
     expected = [("critical path", *one) for one in (model[0], *tool, model[1])]
     assert shown == [*expected, *(("model", *one) for one in model), *(("tool", *one) for one in tool)]
+
+
+def test_tools_that_the_agent_reports_have_their_own_times(con: duckdb.DuckDBPyConnection) -> None:
+    """The call is found by its id; a tool that waits for a subagent is none, and the pause is no tool any more."""
+    request(con, 1, 0, 2, tool_call_count=2)
+    span(con, 1, 2, "tool call Bash", stream_id=stream_id(1), attributes='{"gen_ai.tool.call.id": "toolu_1"}')
+    request(con, 2, 4, 5, session_id="child", parent_session_id="s")
+    request(con, 3, 8, 9)
+    for name, call_id, end_s, length_s, success in (
+        ("Bash", "toolu_1", 3.5, 1.0, False),
+        ("Agent", None, 6.0, 3.8, True),
+    ):
+        con.execute(
+            "INSERT INTO agent_events BY NAME SELECT ? AS event_id, ? AS occurred_at, 'claude-code' AS agent, 'other' AS session_id, "
+            "'p' AS prompt_id, 'tool_result' AS kind, ? AS tool, ? AS call_id, ?::BIGINT AS duration_ns, ?::BOOLEAN AS success",
+            [name, datetime.fromtimestamp(T0 / S + end_s, UTC), name, call_id, length_s * S, success],
+        )
+    one = found(con)
+    tools = [each for each in one.activities if each.part == "tool"]
+    assert [(each.name, each.source, each.outcome) for each in tools] == [("Bash", "agent", "error")]
+    assert (tools[0].start_ns - T0, tools[0].end_ns - T0) == (2.5 * S, 3.5 * S)
+    assert turn.parts_ns(one) == {"model": 4 * S, "tool": 1 * S, "gateway": 0, "agent": 4 * S}

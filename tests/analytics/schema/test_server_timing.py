@@ -231,7 +231,8 @@ def test_server_timing_has_what_the_server_sends(server: str, con: duckdb.DuckDB
 
 def test_every_mapped_source_is_covered_by_a_server() -> None:
     covered = {expected["source"] for *_, expected in SERVERS.values()}
-    assert SERVER_TIMING_NAMES.keys() - covered == {"amazon-bedrock-invocationMetrics"}
+    # Spans: tests/analytics/intake/test_server_spans.py.
+    assert SERVER_TIMING_NAMES.keys() - covered == {"amazon-bedrock-invocationMetrics", "span"}
 
 
 def test_bedrock_latencies_are_server_timing(con: duckdb.DuckDBPyConnection) -> None:

@@ -21,6 +21,7 @@ from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.intake.otlp_receiver import OtlpReceiver, signals
 from streamgauge.analytics.intake.received_events import event_queue
 from streamgauge.analytics.intake.received_spans import span_queue
+from streamgauge.analytics.intake.server_spans import ServerSpanJob
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.open_streams import Silence
 from streamgauge.analytics.schema.dimensions import NO_REQUESTS, OTHER
@@ -30,6 +31,7 @@ from streamgauge.analytics.telemetry.metric_definitions import metric_definition
 from streamgauge.analytics.telemetry.prometheus import PrometheusEndpoint, prometheus_name
 from streamgauge.analytics.telemetry.semconv import PROFILES, SECONDS_BOUNDS, names_of
 from streamgauge.analytics.telemetry.telemetry import Telemetry, resource_of
+from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Request
 from tests import host_headers
 from tests.analytics import stream_records
@@ -521,8 +523,10 @@ def test_exported_metrics_match_their_definitions(profile: str, tmp_path: Path) 
     store = new_store(tmp_path)
     queues = span_queue(store.cursor), event_queue(store.cursor)
     receiver = OtlpReceiver(signals(*queues, b"key"), listen="127.0.0.1:0")
-    telemetry.update_health(receiver.health())
+    job = ServerSpanJob(store, Guards())
+    telemetry.update_health(receiver.health() | job.health())
     receiver.close()
+    job.close()
     store.close()
     emitted = {m.name: (m.unit, m.description) for m in metrics_of(telemetry)}
     telemetry.close()
