@@ -52,6 +52,7 @@ from streamgauge.analytics.dialects.usage import cache_miss, with_iterations
 BEDROCK_METRICS = "amazon-bedrock-invocationMetrics"
 _COUNT_TOKENS = "/messages/count_tokens"
 SERVER_TOOLS = frozenset({"server_tool_use", "mcp_tool_use"})
+_CACHE = frozenset({"cache_read_input_tokens", "cache_creation_input_tokens"})
 _EVENT_NAMES = frozenset({
     "message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop",
 })  # fmt: skip
@@ -143,6 +144,8 @@ class AnthropicReader(JSONReader, event=_Event, body=_Body):
         self._whole_inputs: set[int] = set()
         self._usage: dict[str, Any] = {}
         self._output_reported = False
+        self._input_is_whole = False
+        """The input was counted before the cache."""
         self._cached_prompt: int | None = None
         """Whole input of the first report, if some of it was cached."""
 
@@ -157,7 +160,7 @@ class AnthropicReader(JSONReader, event=_Event, body=_Body):
         if kind == "message_delta":
             return self._message_delta(event)
         if kind == "message_stop":
-            return DecodedEvent(kind="terminal", terminal=True, server_stats=bedrock_stats(event.bedrock))
+            return self._message_stop(event.bedrock)
         if kind == "ping":
             return DecodedEvent(kind="ping")
         return DecodedEvent(kind="annotation" if kind == "content_block_stop" else "other")
@@ -230,10 +233,20 @@ class AnthropicReader(JSONReader, event=_Event, body=_Body):
             return DecodedEvent(kind="usage" if usage else "other", usage=usage)
         return DecodedEvent(kind="finish", deltas=[ChoiceDelta(finish_reason=reason)], usage=usage)
 
+    def _message_stop(self, metrics: dict[str, Any] | None) -> DecodedEvent:
+        """Bedrock counts the tokens in its metrics, too. Gateways to it may leave out the counts before."""
+        counts = bedrock_counts(metrics)
+        self._input_is_whole &= "input_tokens" not in counts
+        counted = {name: count for name, count in counts.items() if self._usage.get(name) is None}
+        usage = self._overlay(counted, final=True) if counted else None
+        return DecodedEvent(kind="terminal", terminal=True, usage=usage, server_stats=bedrock_stats(metrics))
+
     def _overlay(self, reported: Any, *, final: bool) -> Usage | None:
         if not isinstance(reported, dict):
             return None
         seen, is_first = self._usage, not self._usage
+        if reported.get("input_tokens") is not None:
+            self._input_is_whole = _CACHE.isdisjoint(reported) and _CACHE.isdisjoint(seen)
         for key, value in reported.items():
             counted = seen.get(key) and (key != "output_tokens" or self._output_reported)
             if key not in seen or (value is not None and (value != 0 or not counted or "cache" in key)):
@@ -245,6 +258,9 @@ class AnthropicReader(JSONReader, event=_Event, body=_Body):
             self._cached_prompt = usage.input_tokens
         elif inputs is not None and inputs == self._cached_prompt and "iterations" not in seen:
             usage.input_tokens = inputs
+        elif self._input_is_whole and inputs and usage.input_tokens != inputs and "iterations" not in seen:
+            # The input was counted before the cache was: it may be all of the prompt.
+            usage.input_tokens, usage.unclear = inputs, "input_tokens"
         if not self._output_reported:
             usage.output_tokens = None
         return usage
@@ -289,6 +305,18 @@ def _block(block: _Block, key: int) -> ChoiceDelta | None:
     if block.type == "text" and block.text:
         return ChoiceDelta(text=block.text)
     return None
+
+
+def bedrock_counts(metrics: dict[str, Any] | None) -> dict[str, int]:
+    """The counts in Bedrock's measurements, by Anthropic's names."""
+    counts = {name: whole_number((metrics or {}).get(theirs)) for name, theirs in _BEDROCK_COUNTS.items()}
+    return {name: count for name, count in counts.items() if count is not None}
+
+
+_BEDROCK_COUNTS = {
+    "input_tokens": "inputTokenCount", "output_tokens": "outputTokenCount",
+    "cache_read_input_tokens": "cacheReadInputTokenCount", "cache_creation_input_tokens": "cacheWriteInputTokenCount",
+}  # fmt: skip
 
 
 def bedrock_stats(metrics: dict[str, Any] | None) -> list[ServerStat] | None:

@@ -43,7 +43,7 @@ from streamgauge.analytics.dialects.tolerant_json import (
     string_of,
     whole_number,
 )
-from streamgauge.analytics.dialects.usage import term, usage_in
+from streamgauge.analytics.dialects.usage import bedrock_metrics, term, usage_in
 
 LOOKED_UP = kept.members(id="toolUseId", name="name", content="input", text="text")
 _EVENT_NAMES = frozenset((
@@ -198,7 +198,7 @@ class BedrockInvokeReader(JSONReader, event=_Chunk):
         if event.metrics is not None:
             found.terminal = True
             found.server_stats = bedrock_stats(event.metrics)
-            found.usage = usage_in(event.metrics, "inputTokenCount", "outputTokenCount")
+            found.usage = bedrock_metrics(event.metrics)
             if delta is None:
                 found.kind = "terminal"
         return found

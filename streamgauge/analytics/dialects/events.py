@@ -199,6 +199,8 @@ class Usage(msgspec.Struct, gc=False):
     """The object as reported."""
     beyond_total: int = 0
     """Tokens of the input and output that the report's own total leaves out."""
+    unclear: str = ""
+    """Member of which it is unknown whether it contains another one."""
 
 
 FAILED_FINISHES = frozenset({"error", "abort", "network_error", "insufficient_system_resource"})

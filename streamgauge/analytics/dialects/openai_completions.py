@@ -50,6 +50,7 @@ from typing import Annotated, Any
 import msgspec
 
 from streamgauge.analytics.dialects import kept
+from streamgauge.analytics.dialects.anthropic import BEDROCK_METRICS
 from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo
 from streamgauge.analytics.dialects.error_bodies import error_from, error_in
 from streamgauge.analytics.dialects.events import (
@@ -66,7 +67,7 @@ from streamgauge.analytics.dialects.events import (
 from streamgauge.analytics.dialects.openai_delta import Call, ToolCallKeys, read_delta, token_count
 from streamgauge.analytics.dialects.server_stats import server_timing_stats, stats_of
 from streamgauge.analytics.dialects.tolerant_json import FAULTS, compact, json_or_none, member_of, string_of
-from streamgauge.analytics.dialects.usage import cost_in, term, usage_of
+from streamgauge.analytics.dialects.usage import bedrock_metrics, cost_in, term, usage_in, usage_of
 from streamgauge.analytics.dialects.vendors import MEMBERS
 
 MAX_CHOICES = 4096
@@ -136,6 +137,7 @@ class Chunk(msgspec.Struct, gc=False):
     cost: kept.Report = None
     service_tier: kept.Term = None
     nvext: NvExt | None = None
+    bedrock: kept.Report = msgspec.field(default=None, name=BEDROCK_METRICS)
 
 
 class FirstChunk(Chunk, gc=False):
@@ -199,7 +201,8 @@ class ChoicesReader(DialectReader):
         if not (
             # One chained comparison is faster than a test of each member. The slow path reads these members.
             chunk.error is chunk.timings is chunk.x_groq is chunk.perf_metrics is chunk.time_info
-            is chunk.metrics is chunk.stats is chunk.base_resp is chunk.prompt_progress is chunk.meta_info is chunk.cost is None
+            is chunk.metrics is chunk.stats is chunk.base_resp is chunk.prompt_progress is chunk.meta_info is chunk.cost
+            is chunk.bedrock is None
         ) or (chunk.nvext is not None and chunk.nvext.timing is not None):  # fmt: skip
             return None
         usage = None
@@ -296,7 +299,11 @@ class ChoicesReader(DialectReader):
         if error is None and "base_resp" in value:
             error = _minimax_error(value["base_resp"])
         of_event = usage_of(value.get("usage")) or usage_of(member_of(value, "x_groq", "usage"))
-        event.usage = of_event or event.usage
+        event.usage = of_event or event.usage or bedrock_metrics(value.get(BEDROCK_METRICS))
+        if (of_timings := _llamacpp_usage(value.get("timings"))) is not None:
+            event.usage = event.usage or of_timings
+            if event.usage.cached_input_tokens is None:
+                event.usage.cached_input_tokens = of_timings.cached_input_tokens
         event.server_stats = _trtllm_stats(value) if name == _TRTLLM_EVENT else self._stats(value)
         event.error = error
         event.kind = self._kind(event, value, roles)
@@ -408,6 +415,16 @@ class ChoicesReader(DialectReader):
         if not event.deltas and ("choices" in value or "prompt_filter_results" in value):
             return "annotation"
         return "other"
+
+
+def _llamacpp_usage(timings: Any) -> Usage | None:
+    """The counts in the timings of llama.cpp. `prompt_n` leaves out the cache. Before `cache_n`, that part was unknown."""
+    usage = usage_in(timings, "prompt_n", "predicted_n", cached_input_tokens="cache_n")
+    if usage is None or usage.cached_input_tokens is None:
+        return None
+    if usage.input_tokens is not None:
+        usage.input_tokens += usage.cached_input_tokens
+    return usage
 
 
 def _trtllm_stats(value: dict[str, Any]) -> list[ServerStat] | None:

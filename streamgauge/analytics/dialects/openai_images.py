@@ -1,6 +1,7 @@
 """OpenAI's image endpoints (generations, edits, variations): `image_generation.*` and `image_edit.*` events, or one body.
 
 Images and their previews are output. `*.completed` carries the usage and finishes the stream (finish reason `completed`).
+Without details of the output, all of its tokens are those of images.
 
 Systems:
 
@@ -45,7 +46,16 @@ class ImagesReader(JSONReader, event=_Event):
 
 def _images(event: _Event, count: int) -> DecodedEvent:
     delta = ChoiceDelta(images=count, finish_reason="completed")
-    return DecodedEvent(deltas=[delta], usage=usage_of(event.usage), terminal=True)
+    usage = usage_of(event.usage)
+    of_images = (
+        usage.output_tokens if usage is not None and "output_tokens_details" not in usage.raw else None
+    )
+    return DecodedEvent(
+        deltas=[delta],
+        usage=usage,
+        terminal=True,
+        billing={"output_image_tokens": of_images} if of_images else None,
+    )
 
 
 _claims = by_path(r"/images/(generations|edits|variations)$")

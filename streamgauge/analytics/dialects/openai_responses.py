@@ -47,7 +47,7 @@ from streamgauge.analytics.dialects.openai_responses_types import (
 )
 from streamgauge.analytics.dialects.server_stats import stats_of
 from streamgauge.analytics.dialects.tolerant_json import arguments_of, compact, decode_or_none, member_of
-from streamgauge.analytics.dialects.usage import cache_miss, searches_in, term, usage_of
+from streamgauge.analytics.dialects.usage import cache_miss, searches_in, term, usage_of, with_tools
 
 CLIENT_TOOLS = frozenset({"function_call", "custom_tool_call"})
 IMAGE_ITEM = "image_generation_call"
@@ -115,7 +115,8 @@ class ResponsesReader(DialectReader):
         if kind == "response.output_item.added":
             return self._item_added(event)
         if event.response is not None or kind[9:] in FINAL:
-            return self._whole(kind, event.response or Snapshot())
+            # Some gateways send the members of the response beside the type of the event.
+            return self._whole(kind, event.response or decode_or_none(snapshot_decoder, data) or Snapshot())
         if kind == "keepalive":
             return DecodedEvent(kind="ping")
         if kind[-6:] == ".added":
@@ -339,7 +340,7 @@ def _snapshot(kind: str, response: Snapshot) -> DecodedEvent:
         status = kind[9:]
     decoded = DecodedEvent(
         kind="start" if kind == "response.created" else "progress",
-        usage=usage_of(response.usage),
+        usage=usage_of(with_tools(response.usage, response.tool_usage)),
         server_stats=stats_of("metrics", response.metrics) or None,
         response_id=response.id,
         model=response.model,

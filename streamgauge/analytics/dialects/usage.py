@@ -5,6 +5,7 @@ against itself.
 Cached input is part of the input, and reasoning part of the output. Some providers count a part separately, so it is added:
 - The report's total shows it (xAI's reasoning).
 - The part is larger than its whole (Perplexity's and Vercel's reasoning). Perplexity's deep research always counts it so.
+- Sakana documents it (orchestration).
 
 Rules of the totals, as documented. OpenAI and its family: input + output. xAI: plus reasoning. Gemini: prompt + tool use +
 candidates (+ thoughts). Bedrock: input + cache reads + cache writes + output. Anthropic and Cohere have none.
@@ -36,6 +37,7 @@ _CACHED_PARTS = ("cached_tokens_details", "cacheTokensDetails", "cached_tokens_b
 _WRITES = (
     "cache_creation_input_tokens",
     "cacheWriteInputTokens",
+    "cacheWriteInputTokenCount",
     "cache_write_tokens",
     "cache_creation_tokens",
 )
@@ -55,11 +57,19 @@ _TIERS = ("service_tier", "serviceTier", "trafficType")
 _ITERATIONS = "iterations"
 _DETAILED = frozenset({
     *_INPUT_PARTS, *_TOOL_USE_PARTS, *_OUTPUT_PARTS, *_CACHED_PARTS, *_WRITES, *_WRITES_BY_LIFETIME, *_SEARCHES, *_SEARCH_COUNTS,
-    *_COSTS, *_TIERS, _ITERATIONS, "grounding_tool_count", "billed_units", "speed", "inference_geo",
+    *_COSTS, *_TIERS, _ITERATIONS, "tool_usage", "grounding_tool_count", "billed_units", "speed", "inference_geo",
 })  # fmt: skip
 """Members of a report that has details."""
 _CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "num_cached_tokens", "cache_read_input_tokens")
 _TOTALS = ("total_tokens", "totalTokenCount", "totalTokens")
+_ORCHESTRATION = (
+    (_INPUT_DETAILS, "orchestration_input_tokens"),
+    (_INPUT_DETAILS, "orchestration_input_cached_tokens"),
+    (_OUTPUT_DETAILS, "orchestration_output_tokens"),
+)
+"""Sakana's tokens of other agents, in the details but beside the counts, at the same prices. The total contains them."""
+_IMAGE_TOOL = ("tool_usage", "image_gen")
+"""The tokens of OpenAI's image tool, which another model has counted. The counts and the total leave them out."""
 _DEEP_RESEARCH = frozenset({"citation_tokens", "num_search_queries"})
 """Members of Perplexity's deep research, whose completion excludes reasoning and whose prompt excludes citations."""
 
@@ -87,12 +97,36 @@ def usage_of(raw: Any) -> Usage | None:
     if reasoning is None:
         reasoning = whole_number(raw.get("reasoning_tokens"))
     cached = _first_inner(raw, _INPUT_DETAILS, "cached_tokens")
-    if cached is None:
-        cached = _first(raw, _CACHED)
+    if not cached:  # gateways that convert a report leave 0 in one of the places
+        beside = _first(raw, _CACHED)
+        cached = beside or (beside if cached is None else cached)
+    total = whole_number(raw.get("total_tokens"))
+    if inputs is not None and outputs is not None and total != inputs + outputs:
+        of_inputs, of_cached, of_outputs = (_first_inner(raw, *of) or 0 for of in _ORCHESTRATION)
+        inputs, outputs = inputs + of_inputs, outputs + of_outputs
+        cached = cached + of_cached if cached is not None else of_cached or None
     usage = Usage(inputs, outputs, reasoning, cached, raw)
     if inputs is not None and outputs is not None and (reasoning or cached):
-        _add_separate_parts(usage, inputs, outputs, whole_number(raw.get("total_tokens")))
+        _add_separate_parts(usage, inputs, outputs, total)
+    if "tool_usage" in raw and usage.input_tokens is not None and usage.output_tokens is not None:
+        of_images = _of_image_tool(raw)
+        usage.input_tokens += of_images.get("input_tokens", 0)
+        usage.output_tokens += of_images.get("output_tokens", 0)
+        usage.beyond_total += of_images.get("input_tokens", 0) + of_images.get("output_tokens", 0)
     return usage
+
+
+def with_tools(raw: Any, tool_usage: Any) -> Any:
+    """The report of a response with the tokens of its image tool, which are beside the report."""
+    if not isinstance(raw, dict):
+        return raw
+    with_images = raw | {_IMAGE_TOOL[0]: tool_usage}
+    return with_images if any(_of_image_tool(with_images).values()) else raw
+
+
+def _of_image_tool(raw: dict[str, Any]) -> dict[str, int]:
+    found = member_of(raw, *_IMAGE_TOOL)
+    return _sums([found]) if isinstance(found, dict) else {}
 
 
 def _add_separate_parts(usage: Usage, inputs: int, outputs: int, total: int | None) -> None:
@@ -128,6 +162,17 @@ def usage_in(
         for member in (input_tokens, output_tokens, reasoning_tokens, cached_input_tokens)
     )
     return Usage(inputs, outputs, reasoning, cached, raw)
+
+
+def bedrock_metrics(raw: Any) -> Usage | None:
+    """The counts that Bedrock adds to the last chunk of a model's own format. The input leaves out the cache."""
+    usage = usage_in(
+        raw, "inputTokenCount", "outputTokenCount", cached_input_tokens="cacheReadInputTokenCount"
+    )
+    if usage is not None and usage.input_tokens is not None:
+        written = whole_number(raw.get("cacheWriteInputTokenCount"))
+        usage.input_tokens += (usage.cached_input_tokens or 0) + (written or 0)
+    return usage
 
 
 def details_in(raw: Any) -> dict[str, Any]:
@@ -250,20 +295,33 @@ def with_iterations(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _iterations(raw: dict[str, Any]) -> list[dict[str, Any]]:
+    """Those that are billed: an attempt that was refused before any output is free."""
     listed = raw.get(_ITERATIONS)
-    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    iterations = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    return [one for one in iterations if one.get("output_tokens") != 0]
 
 
 def hidden_output(raw: Any) -> int:
-    """Output tokens that were not sent: of iterations that the report's own count leaves out."""
-    if not isinstance(raw, dict) or (own := whole_number(raw.get("output_tokens"))) is None:
+    """Output tokens that were not sent as text: of orchestration, of the image tool, and of iterations that the report's own count
+    leaves out."""
+    if not isinstance(raw, dict):
         return 0
-    return max(0, (whole_number(with_iterations(raw).get("output_tokens")) or 0) - own)
+    hidden = _first_inner(raw, *_ORCHESTRATION[-1]) or 0
+    hidden += whole_number(member_of(raw, *_IMAGE_TOOL, "output_tokens")) or 0
+    own = whole_number(raw.get("output_tokens"))
+    if own is None:
+        return hidden
+    return hidden + max(0, (whole_number(with_iterations(raw).get("output_tokens")) or 0) - own)
 
 
 def _of_other_models(raw: dict[str, Any]) -> dict[str, Any]:
-    """Columns of the tokens of iterations that name a model: they have its prices."""
-    named = [one for one in _iterations(raw) if one.get("model")]
+    """Columns of the tokens of other models, which have their prices: of iterations that name another model than that of the message,
+    and of the image tool, whose model the report does not name."""
+    if of_images := _of_image_tool(raw):
+        return {f"other_{of}_tokens": of_images.get(f"{of}_tokens", 0) for of in ("input", "output")}
+    iterations = _iterations(raw)
+    own = next((one.get("model") for one in iterations if one.get("type") == "message"), None)
+    named = [one for one in iterations if one.get("model") not in (None, "", own)]
     if not named:
         return {}
     counts = with_iterations({_ITERATIONS: named})
@@ -304,6 +362,8 @@ def faults_in(usage: Usage, details: dict[str, Any]) -> dict[str, int]:
         total = whole_number(raw.get(member))
         beyond = 0 if total is None else total - inputs - outputs
         found |= {member: beyond} if beyond not in (0, -usage.beyond_total) else {}
+    if usage.unclear:
+        found[usage.unclear] = 0
     if not details and usage.reasoning_tokens is usage.cached_input_tokens is None:
         return found
     of = details | {

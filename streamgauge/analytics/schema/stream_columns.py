@@ -245,8 +245,8 @@ class StreamRow(TypedDict):
     billed_output_tokens: Integer
     """Output tokens that the provider bills, if it reports them beside output_tokens. NULL: those of output_tokens."""
     other_model: Text
-    """Another model whose tokens are part of the counts, as the report names it (Anthropic's advisor, fallback). NULL: none, or
-    several."""
+    """Another model whose tokens are part of the counts (Anthropic's advisor, fallback). NULL: none, several, or unnamed (OpenAI's
+    image tool)."""
     other_input_tokens: Integer
     """Input tokens of other models, part of input_tokens."""
     other_cached_input_tokens: Integer

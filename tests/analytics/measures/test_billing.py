@@ -107,6 +107,27 @@ def test_a_declined_attempt_before_a_fallback_is_billed() -> None:
     assert counts(of_body("anthropic", usage)) == (155, 32, "usage")
 
 
+def test_an_attempt_without_output_is_free() -> None:
+    refused = iteration("message", 75, 0, model="claude-b4", cache_read_input_tokens=7)
+    usage = {
+        "input_tokens": 80, "output_tokens": 30,
+        "iterations": [refused, iteration("fallback_message", 80, 30, model="claude-b3")],
+    }  # fmt: skip
+    found = of_body("anthropic", usage)
+    assert counts(found) == (80, 30, "usage")
+    assert columns(found, "other_model", "other_input_tokens", "other_output_tokens") == ("claude-b3", 80, 30)
+
+
+def test_an_iteration_of_the_own_model_is_none_of_another() -> None:
+    own, other = (
+        iteration("message", 80, 30, model="claude-b4"),
+        iteration("advisor_message", 9, 8, model="claude-b5"),
+    )
+    usage = {"input_tokens": 80, "output_tokens": 30, "iterations": [own, other]}
+    found = of_body("anthropic", usage)
+    assert columns(found, "other_model", "other_input_tokens", "other_output_tokens") == ("claude-b5", 9, 8)
+
+
 OTHERS = (
     "other_model", "other_input_tokens", "other_cached_input_tokens", "other_cache_write_tokens", "other_cache_write_1h_tokens",
     "other_output_tokens",
@@ -242,6 +263,141 @@ def test_a_last_chunk_without_counts_hides_none() -> None:
 )  # fmt: skip
 def test_a_report_is_checked_against_itself(usage: dict[str, Any], expected: tuple[Any, ...]) -> None:
     assert counts(of_body("chat", usage)) == expected
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens_details": {"cached_tokens": 0}, "prompt_cache_hit_tokens": 64, "prompt_cache_miss_tokens": 36},
+        {"prompt_tokens_details": {"cached_tokens": 64}, "prompt_cache_hit_tokens": 0},
+        {"prompt_tokens_details": {"cached_tokens": 0}, "cache_read_input_tokens": 64},
+    ],
+)  # fmt: skip
+def test_cached_tokens_count_wherever_a_gateway_leaves_them(usage: dict[str, Any]) -> None:
+    found = of_body("chat", {"prompt_tokens": 100, "completion_tokens": 9, "total_tokens": 109} | usage)
+    assert columns(found, "input_tokens", "cached_input_tokens", "token_source") == (100, 64, "usage")
+
+
+@pytest.mark.parametrize("schema", ["chat", "responses"])
+@pytest.mark.parametrize(("total", "expected"), [(1_240, (840, 400, 130)), (190, (110, 80, 30))])
+def test_tokens_of_orchestration_are_billed_where_the_total_has_them(
+    schema: str, total: int, expected: tuple[int, ...]
+) -> None:
+    of_input, of_output = ("input", "output") if schema == "responses" else ("prompt", "completion")
+    usage = {
+        f"{of_input}_tokens": 110,
+        f"{of_output}_tokens": 80,
+        "total_tokens": total,
+        f"{of_input}_tokens_details": {
+            "cached_tokens": 30,
+            "orchestration_input_tokens": 730,
+            "orchestration_input_cached_tokens": 100,
+        },
+        f"{of_output}_tokens_details": {"orchestration_output_tokens": 320},
+    }
+    found = of_body(schema, usage)
+    assert columns(found, "input_tokens", "output_tokens", "cached_input_tokens") == expected
+    assert found["token_source"] == "usage"
+
+
+def test_input_that_was_counted_before_the_cache_is_unclear() -> None:
+    """Anthropic leaves the cache out of the input. Some servers count all of the prompt, before they know of the cache."""
+    last = {"output_tokens": 9, "cache_read_input_tokens": 900, "cache_creation_input_tokens": 0}
+    found = row(messages({"input_tokens": 1_000, "output_tokens": 0}, last), "/v1/messages")
+    assert counts(found) == (1_000, 9, "usage_inconsistent")
+    assert found["cached_input_tokens"] == 900
+    none = last | {"cache_read_input_tokens": 0}
+    found = row(messages({"input_tokens": 1_000, "output_tokens": 0}, none), "/v1/messages")
+    assert counts(found) == (1_000, 9, "usage")
+    counted = last | {"input_tokens": 100}
+    found = row(messages({"input_tokens": 1_000, "output_tokens": 0}, counted), "/v1/messages")
+    assert counts(found) == (1_000, 9, "usage")
+
+
+METRICS = {
+    "inputTokenCount": 4,
+    "outputTokenCount": 9,
+    "cacheReadInputTokenCount": 20,
+    "cacheWriteInputTokenCount": 7,
+}
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [({}, {}), ({"input_tokens": 4, "output_tokens": 1}, {"output_tokens": 9})],
+)
+def test_metrics_of_bedrock_have_the_counts_that_messages_leave_out(
+    first: dict[str, int], last: dict[str, int]
+) -> None:
+    body = messages(first, last).rpartition(b"event:")[0]
+    body += sse({"type": "message_stop", "amazon-bedrock-invocationMetrics": METRICS})
+    found = row(body, "/v1/messages")
+    assert counts(found) == (31, 9, "usage")
+    assert columns(found, "cached_input_tokens", "cache_write_tokens") == (20, 7)
+
+
+def test_metrics_of_bedrock_are_the_usage_of_a_chat() -> None:
+    first = {"id": "c", "choices": [{"index": 0, "delta": {"role": "assistant", "content": "Hi"}}]}
+    last = {"id": "c", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    body = sse(first, last | {"amazon-bedrock-invocationMetrics": METRICS}) + b"data: [DONE]\n\n"
+    found = row(body, "/v1/chat/completions")
+    assert counts(found) == (31, 9, "usage")
+    assert columns(found, "cached_input_tokens", "cache_write_tokens") == (20, 7)
+
+
+@pytest.mark.parametrize(
+    ("usage", "timings", "expected"),
+    [
+        (None, {"cache_n": 90, "prompt_n": 10, "predicted_n": 5}, (100, 5, 90)),
+        ({"prompt_tokens": 100, "completion_tokens": 5}, {"cache_n": 90, "prompt_n": 10}, (100, 5, 90)),
+        (None, {"prompt_n": 10, "predicted_n": 5}, (None, None, None)),
+    ],
+)
+def test_timings_of_llama_cpp_have_the_counts(
+    usage: dict[str, int] | None, timings: dict[str, int], expected: tuple[int | None, ...]
+) -> None:
+    first = {"id": "c", "choices": [{"index": 0, "delta": {"role": "assistant", "content": "Hi"}}]}
+    last = {"id": "c", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "timings": timings}
+    body = sse(first, last | ({"usage": usage} if usage else {})) + b"data: [DONE]\n\n"
+    found = row(body, "/v1/chat/completions")
+    assert columns(found, "input_tokens", "output_tokens", "cached_input_tokens") == expected
+
+
+def test_members_of_the_response_may_be_beside_the_type() -> None:
+    usage = {"input_tokens": 8, "output_tokens": 3, "total_tokens": 11}
+    flat = {"type": "response.completed", "id": "resp_1", "model": "m", "status": "completed", "usage": usage}
+    body = sse({"type": "response.output_text.delta", "item_id": "i", "delta": "Hi"}, flat)
+    found = row(body, "/v1/responses")
+    assert counts(found) == (8, 3, "usage")
+    assert columns(found, "outcome", "response_model") == ("ok", "m")
+
+
+def test_images_have_all_output_that_no_detail_divides() -> None:
+    usage = {"input_tokens": 50, "output_tokens": 400, "total_tokens": 450}
+    body = {"created": 1, "data": [{"b64_json": "aGk="}]}
+    found = row(json.dumps(body | {"usage": usage}).encode(), "/v1/images/generations", headers=JSON)
+    assert columns(found, "output_tokens", "output_image_tokens") == (400, 400)
+    usage["output_tokens_details"] = {"image_tokens": 390, "text_tokens": 10}  # type: ignore[assignment]
+    found = row(json.dumps(body | {"usage": usage}).encode(), "/v1/images/generations", headers=JSON)
+    assert columns(found, "output_tokens", "output_image_tokens") == (400, 390)
+
+
+def test_tokens_of_the_image_tool_are_those_of_an_unnamed_model() -> None:
+    usage = {"input_tokens": 1_800, "output_tokens": 200, "total_tokens": 2_000}
+    images = {"input_tokens": 50, "output_tokens": 7_000, "total_tokens": 7_050}
+    response = {"id": "resp_1", "status": "completed", "usage": usage}
+    response["tool_usage"] = {"image_gen": images, "web_search": {"num_requests": 2}}
+    text = {"type": "response.output_text.delta", "item_id": "i", "delta": "Hi"}
+    found = row(sse(text, {"type": "response.completed", "response": response}), "/v1/responses")
+    assert counts(found) == (1_850, 7_200, "usage")
+    assert columns(found, "other_model", "other_input_tokens", "other_output_tokens", "web_searches") == (
+        None, 50, 7_000, 2,
+    )  # fmt: skip
+    assert found["tps_e2e"] == pytest.approx(200 * 1e9 / found["last_output_ns"])
+    for counted in ({"image_gen": {"input_tokens": 0, "output_tokens": 0}}, {"image_gen": None}, {}):
+        found = of_body("responses", usage, tool_usage=counted)
+        assert columns(found, "input_tokens", "output_tokens", "token_source") == (1_800, 200, "usage")
+        assert found["other_input_tokens"] is None
 
 
 def test_bedrock_leaves_the_cache_out_of_the_input() -> None:
