@@ -123,8 +123,10 @@ def usage_of(raw: Any) -> Usage | None:
 
 def with_tools(raw: Any, tool_usage: Any) -> Any:
     """The report of a response with the tokens of its image tool, which are beside the report."""
-    is_counted = isinstance(raw, dict) and isinstance(member_of(tool_usage, _IMAGE_TOOL[-1]), dict)
-    return raw | {_IMAGE_TOOL[0]: tool_usage} if is_counted else raw
+    if not isinstance(raw, dict):
+        return raw
+    with_images = raw | {_IMAGE_TOOL[0]: tool_usage}
+    return with_images if any(_of_image_tool(with_images).values()) else raw
 
 
 def _of_image_tool(raw: dict[str, Any]) -> dict[str, int]:

@@ -28,6 +28,9 @@ from tests.analytics.strict_streams import (
     data,
     delta_of,
     joined,
+    message_text,
+    message_tool,
+    named,
 )
 
 
@@ -105,6 +108,15 @@ def test_second_tool_call_is_checked_after_many_arguments_of_the_first(read_byte
 def test_what_a_stream_lacks_at_its_end_counts_only_if_it_ended() -> None:
     stream = next(s for s in STREAMS if s.name == "anthropic_messages: no message_stop")
     assert decoded(stream, 97).violations(ended=False) == []
+
+
+@pytest.mark.parametrize("events", [message_text(), message_tool()], ids=["text", "tool"])
+def test_messages_whose_events_are_out_of_order_are_checked(events: list[Any]) -> None:
+    """Also those whose `message_start` follows a block, or the parts of one."""
+    for at in range(1, len(events)):
+        late = [*events[1 : at + 1], events[0], *events[at + 1 :]]
+        stream = Stream("late", MESSAGES, joined(late, named), ())
+        assert "missing_message_start" in decoded(stream, 97).violations(ended=True)
 
 
 def test_errors_inside_a_stream_break_no_rule() -> None:

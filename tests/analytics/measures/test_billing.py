@@ -397,6 +397,7 @@ def test_tokens_of_the_image_tool_are_those_of_an_unnamed_model() -> None:
     for counted in ({"image_gen": {"input_tokens": 0, "output_tokens": 0}}, {"image_gen": None}, {}):
         found = of_body("responses", usage, tool_usage=counted)
         assert columns(found, "input_tokens", "output_tokens", "token_source") == (1_800, 200, "usage")
+        assert found["other_input_tokens"] is None
 
 
 def test_bedrock_leaves_the_cache_out_of_the_input() -> None:

@@ -108,7 +108,7 @@ class MessagesChecks(ClientChecks):
             self._places[index], self._active[index] = index, event.content_block.__struct_config__.tag
             self._blocks.append(self._active[index])
             return True
-        if index not in self._active or self._places[index] != index or index in self._without_text:
+        if index not in self._active or self._places.get(index) != index or index in self._without_text:
             return False
         of = self._active[index]
         if kind == "content_block_stop":
