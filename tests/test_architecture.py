@@ -68,6 +68,7 @@ TASKS_WITHOUT_GUARD = {
     "streamgauge/ingest/tap/connections/upstream_connection.py",  # one per connection
     "streamgauge/commands/demo_run.py",  # ends the demo
     "streamgauge/simulator/connection.py",
+    "streamgauge/simulator/live_sessions.py",
     "streamgauge/simulator/socket_sessions.py",
     "streamgauge/simulator/traffic.py",
 }

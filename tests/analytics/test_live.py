@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from streamgauge.ingest.records import Frames, Opened
 from streamgauge.ingest.websockets.live import LOUD, loudness
@@ -77,7 +79,9 @@ def test_answer_to_speech_begins_with_the_last_loud_audio_of_the_client() -> Non
     (row,) = measured(GEMINI, [
         *setup(), heard(900, SOUND), heard(1000, SOUND), heard(1100, SILENCE), heard(1200, SILENCE),
         content(1300, inputTranscription={"text": "hello"}),
-        spoken(1500), content(1510, outputTranscription={"text": "hi"}), heard(1520, SILENCE), spoken(1600),
+        spoken(1500), content(1510, outputTranscription={"text": "hi"}), heard(1520, SILENCE),
+        content(1550, inputTranscription={"text": "bye"}),
+        spoken(1600),
         content(1610, generationComplete=True), complete(1700),
     ])  # fmt: skip
     assert (row["dialect"], row["request_model"], row["speech_end"]) == (
@@ -368,6 +372,29 @@ def test_same_messages_give_the_same_answers_however_they_are_cut(path: str, com
         for row, expected in zip(found, plain, strict=True):
             differing = {name for name in row if row[name] != expected[name]}
             assert differing <= {*OF_WIRE, "response_headers"}
+
+
+NAMES = """
+    setup realtimeInput realtime_input audio mediaChunks data mimeType text activityStart activity_end clientContent
+    turnComplete toolResponse serverContent modelTurn inputTranscription toolCall usageMetadata voiceActivity
+    voiceActivityType setupComplete type session delegation responses model format event delegation_id delta target
+    audio/pcm session.output_audio.delta session.start session.input_audio.append response.event session.delegation.created
+    session.closed response.create ACTIVITY_END
+"""
+WORDS = st.sampled_from(NAMES.split())
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | WORDS | st.just(SOUND),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(WORDS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@pytest.mark.parametrize("path", SESSIONS)
+@settings(max_examples=40)
+@given(values=st.lists(st.tuples(st.sampled_from(["client", "server"]), JSON), max_size=8))
+def test_any_json_is_read(path: str, values: list[tuple[Any, Any]]) -> None:
+    sent = [(100 + at * 300, side, json.dumps(value).encode()) for at, (side, value) in enumerate(values)]
+    measured(path, [*SESSIONS[path][:2], *sent])
 
 
 @pytest.mark.parametrize("path", SESSIONS)

@@ -84,7 +84,13 @@ class GeminiLiveReader(GeminiReader, event=_Message):
         elif content.is_complete and not self._is_interrupted:
             delta.finish_reason = content.reason or "turn_complete"
         return DecodedEvent(
-            "terminal" if content.is_complete else "usage" if event.usage else "progress",
+            "terminal"
+            if content.is_complete
+            else "usage"
+            if event.usage
+            else "progress"
+            if event.content
+            else "other",
             [delta],
             usage=normalised(event.usage) if isinstance(event.usage, dict) else None,
             terminal=bool(content.is_complete),

@@ -78,7 +78,7 @@ class Live(SocketProtocol):
     spoke_ns: int = -SPEECH_PAUSE_NS - 1
     """Time of the user's last loud audio."""
     output_ns: int = 0
-    """Time of the last output of the open answer."""
+    """Time of the last event of the open answer: of GPT-Live, of the spoken one."""
 
     def ask(self, message: Message, speech_end: SpeechEnd | None = None) -> None:
         self.asked, self.speech_end = message._replace(payload=b"", wire_bytes=0), speech_end
@@ -92,6 +92,10 @@ class Live(SocketProtocol):
         self.new_turn |= begins
         self.ask(message, "audio")
         return begins
+
+    def add(self, answer: Answer, message: Message, answers: Answers) -> None:
+        answers.add(answer, message)
+        self.output_ns = message.at_ns
 
     def begin(self, message: Message, answers: Answers, key: str = "", model: str | None = None) -> Answer:
         """Begin the answer to `asked`. Without it, time zero is that of this message. The body has the form of a request."""
@@ -130,7 +134,7 @@ class GeminiLive(Live):
             if _member(content, "turnComplete"):
                 self.ask(message)
         elif self._add_input(_member(sent, "realtimeInput"), message) and answer is not None:
-            answers.add(answer, message._replace(payload=SPEECH, wire_bytes=0))
+            self.add(answer, message._replace(payload=SPEECH, wire_bytes=0), answers)
 
     def _add_input(self, spoken: Any, message: Message) -> bool:
         """Whether the user begins to speak."""
@@ -152,7 +156,7 @@ class GeminiLive(Live):
         answer = answers.open[0] if answers.open else None
         if received is None:
             if answer is not None:
-                answers.add(answer, message)
+                self.add(answer, message, answers)
             return
         self.session = _text(_member(received.get("setupComplete"), "sessionId")) or self.session
         activity = received.get("voiceActivity") or received.get("voiceActivityDetectionSignal")
@@ -168,8 +172,7 @@ class GeminiLive(Live):
         others = call or received.get("toolCallCancellation") or received.get("usageMetadata")
         if answer is None or not (is_content or others):
             return
-        answers.add(answer, message)
-        self.output_ns = message.at_ns
+        self.add(answer, message, answers)
         self.awaits_result = bool(call) or (self.awaits_result and not is_output)
         if ends:
             answers.end_answer(answer, message.at_ns)
@@ -179,7 +182,7 @@ class GeminiLive(Live):
         if kind.endswith(("END", "EOS")):
             self.ask(message, "server")
         elif answer is not None:
-            answers.add(answer, message)
+            self.add(answer, message, answers)
 
 
 # -- GPT-Live ---------------------------------------------------------------------------------------------------------
@@ -230,7 +233,7 @@ class OpenAILive(Live):
         spoken = _spoken(answers)
         if event is None:
             if spoken is not None:
-                answers.add(spoken, message)
+                self._speak(spoken, message, answers)
             return
         kind = event.get("type")
         is_audio = kind == "session.output_audio.delta"
@@ -276,9 +279,9 @@ class OpenAILive(Live):
         for before in self.pause:
             answers.add(spoken, before)
             self.has_speech |= before.payload == SPEECH
-        self.pause, self.output_ns = [], message.at_ns
+        self.pause = []
         self.is_spoken_over = self.has_speech and message.at_ns - self.spoke_ns <= SPEECH_PAUSE_NS
-        answers.add(spoken, message)
+        self.add(spoken, message, answers)
 
     def _end(self, spoken: Answer, answers: Answers) -> None:
         """End the answer with its last output. The user has interrupted it if they spoke until then."""

@@ -18,12 +18,13 @@ from streamgauge.analytics.measures.measure import measure
 from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.records import AnyRecord, Frames
 from streamgauge.ingest.redaction.record_redactor import Redactor
-from tests.analytics.sockets import COMPRESSIONS, create, events, recorded
+from tests.analytics.sockets import COMPRESSIONS, Sent, create, events, recorded
+from tests.analytics.test_live import SESSIONS
 
 
 def one_connection(rng: random.Random) -> str:
     """Damage one connection and decode it. Returns what became of it."""
-    sent = []
+    sent = list[Sent]()
     at = 1
     for number in range(rng.randint(1, 4)):
         sent.append((at, "client", create(generate=bool(rng.randrange(3)))))
@@ -31,7 +32,8 @@ def one_connection(rng: random.Random) -> str:
         answer = events(f"r{number}", texts, end=rng.choice(["completed", "failed", ""]))
         sent += [(at + 1 + i, "server", event) for i, event in enumerate(answer)]
         at += 20
-    path = rng.choice(["/v1/responses", "/x", "/v1/realtime"])
+    path = rng.choice(["/v1/responses", "/x", "/v1/realtime", *SESSIONS])
+    sent = [*SESSIONS.get(path, sent)]
     records = recorded(sent, compression=rng.choice(COMPRESSIONS), rng=rng, path=path)
     is_whole = rng.random() < 0.1
     if not is_whole:
