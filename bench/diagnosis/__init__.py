@@ -20,7 +20,6 @@ import contextlib
 import json
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -85,7 +84,6 @@ class Run:
     tolerances_s: tuple[float, ...]
     extra: int
     """Causes beyond the expected ones."""
-    took_s: float
 
     @property
     def right(self) -> bool:
@@ -110,17 +108,13 @@ def run(
     more = {"faults": incident.faults, "load": incident.load}
     frame = simulate(seed, since=since, length_s=length_s, earlier_s=length_s, rate=rate, **more)
     write(frame)
-    began = time.perf_counter()
     diagnosis = diagnose(query, Selection(since=since, until=until), labels=[TEAM])
-    took_s = time.perf_counter() - began
     named, errors_s = judge(diagnosis, _from_first_affected(query, diagnosis, incident))
     if name == HEALTHY:
         named = is_quiet(diagnosis, incident)
     tolerances_s = tuple(one.tolerance_s for one in incident.expected)
     extra = max(0, len(diagnosis.causes) - len(incident.expected))
-    found = Run(
-        name, seed, rate, length_s, named, tuple(round(e, 1) for e in errors_s), tolerances_s, extra, took_s
-    )
+    found = Run(name, seed, rate, length_s, named, tuple(round(e, 1) for e in errors_s), tolerances_s, extra)
     if not found.right or (name == HEALTHY and diagnosis.causes):
         expected = "; ".join(
             f"{'/'.join(e.families)} {dict(e.where)} {since + timedelta(seconds=e.onset_s):%H:%M:%S}"
@@ -172,7 +166,7 @@ def incident_lines(runs: Sequence[Run]) -> list[str]:
     ]
     rates = ", ".join(
         f"{sum(r.right for r in runs if r.rate == rate)} of {sum(r.rate == rate for r in runs)} at {rate:.0f} requests/s"
-        for rate, _ in TRAFFIC
+        for rate in dict.fromkeys(r.rate for r in runs)
     )
     return [
         *page_table(head, rows),
@@ -180,7 +174,6 @@ def incident_lines(runs: Sequence[Run]) -> list[str]:
         f"{named} of {len(runs)} are named ({named / len(runs):.1%}),",
         f"{right} also with the right onset ({right / len(runs):.1%}): {rates}.",
         f"Of {len(steps)} onsets of steps, {sum(e <= TOLERANCE_S for e in steps)} are right to {TOLERANCE_S:.0f} s.",
-        _times(runs),
     ]  # fmt: skip
 
 
@@ -191,7 +184,7 @@ def healthy_lines(runs: Sequence[Run]) -> list[str]:
     )
     return [
         f"{false} of {len(runs)} healthy runs have a false diagnosis. In {explained} of them longer prompts alone make TTFT miss its",
-        f"objective, and the headline of the diagnosis says so. {_times(runs)}",
+        "objective, and the headline of the diagnosis says so.",
     ]
 
 
@@ -199,11 +192,6 @@ def time_lines(namings: Sequence[Naming]) -> list[str]:
     within = f"named within {own_incidents.LIMIT_S:.0f} s"
     head = ("incident of the demo", "runs", within, "median", "longest", "largest error of the onset")
     return page_table(head, own_incidents.table(namings))
-
-
-def _times(runs: Sequence[Run]) -> str:
-    took_ms = sorted(1000 * r.took_s for r in runs)
-    return f"Queries and computation took {statistics.median(took_ms):.0f} ms (median), at most {took_ms[-1]:.0f} ms."
 
 
 @contextlib.contextmanager
@@ -279,6 +267,9 @@ def _keep(part: str, rows: list[dict[str, object]]) -> None:
     arguments = f"--seeds {count} --first-seed {first}"
     if part == HEALTHY:
         arguments = f"--healthy {count} --first-seed {first // 1000}"
+    rates = {row.get("rate") for row in rows}
+    used = [number for number, (rate, _) in enumerate(TRAFFIC, 1) if rate in rates]
+    arguments += f" --rates {used[0]}" if len(used) == 1 else ""
     section = Section("diagnosis", RESULTS)
     section.keep(part, lines(part, rows), arguments, runs=[json.dumps(row) for row in rows])
     section.write(PARTS)

@@ -327,15 +327,11 @@ def _with_spending(
         return [with_effect if c is same else c for c in causes]
     points = query(spending.series(chosen, excess.where, POINTS))
     onset, earliest, latest = spending.onset(points, excess, chosen, POINTS)
-    since = points.filter(pl.col("first_at") >= onset).sort("amount")
-    session = (
-        [f"session {name} has {100 * part:.0f} %" for name, part in [excess.session] if name]
-        if excess.session
-        else []
-    )
+    examples = points.filter(pl.col("first_at") >= onset).sort("amount")["stream_id"].to_list()
+    evidence = [f"session {name} has {100 * part:.0f} %" for name, part in filter(None, [excess.session])]
     cause = Cause(
-        kind="step", where=excess.where, main=effect, evidence=tuple(session), onset=onset, onset_earliest=earliest,
-        onset_latest=latest, streams=excess.requests, example_stream_id=since["stream_id"].last() if len(since) else None,
+        kind="step", where=excess.where, main=effect, evidence=tuple(evidence), onset=onset, onset_earliest=earliest,
+        onset_latest=latest, streams=excess.requests, example_stream_id=examples[-1] if examples else None,
     )  # fmt: skip
     return [*causes[: MAX_CAUSES - 1], cause]
 
