@@ -38,6 +38,7 @@ from streamgauge.analytics.reports.prompts import (
 )
 from streamgauge.analytics.schema.dimensions import WARM_UP
 from streamgauge.analytics.schema.frames import frame_of_rows
+from streamgauge.analytics.schema.outcomes import ANSWERED
 from streamgauge.analytics.schema.prompt_parts import BYTES_COLUMNS
 from streamgauge.analytics.schema.stream_columns import StreamRow
 from streamgauge.analytics.schema.tables import PROMPT_SEGMENTS, PROMPT_TOOLS
@@ -149,8 +150,10 @@ class Prompts:
         if base is not None:
             _add_zero(prompt, base)
         miss = reason_of(row, prompt, base, shared)
-        segments, tools = _rows(prompt, base, row, key, reuse_of(self._prefixes, prompt, row))
-        if row["input_tokens"] is not None or row["ttft_ns"] is not None:
+        is_answered = any(row[name] is not None for name in ANSWERED)
+        reuse = reuse_of(self._prefixes, prompt, row)
+        segments, tools = _rows(prompt, base, row, key, reuse, counts_calls=is_answered)
+        if is_answered:
             self._remember(key, prompt, base, shared)
         return _Made(segments, tools, miss)
 
@@ -246,29 +249,26 @@ def _complete(prompt: Prompt, asked: Conversation, before: Sequence[Prompt]) -> 
 
 
 def _rows(
-    prompt: Prompt, base: Prompt | None, row: StreamRow, key: Any, reuse: Reuse
+    prompt: Prompt, base: Prompt | None, row: StreamRow, key: Any, reuse: Reuse, *, counts_calls: bool
 ) -> tuple[tuple[Any, ...], list[tuple[Any, ...]]]:
     """The row of `prompt_segments` and those of `prompt_tools`. Sets what the prompt has in common with its base."""
-    segments = prompt.segments
+    segments, removed = prompt.segments, list[Segment]()
     first = last = 0
+    prompt.sums = [*base.sums] if base is not None else [0] * len(SUM_COLUMNS)
     if base is not None:
         moved_by = prompt.message_count - base.message_count
         first = equal_first(base.segments, segments)
         last = _equal_last(base.segments, segments, first, moved_by)
+        removed = base.segments[first : len(base.segments) - last]
         # The same objects, so that prompts of one conversation share memory.
-        kept_last = base.segments[len(base.segments) - last :]
         segments[:first] = base.segments[:first]
         if not moved_by:
-            segments[len(segments) - last :] = kept_last
-        prompt.sums = [*base.sums]
-        for one in base.segments[first : len(base.segments) - last]:
-            prompt.sums[_SUM_OF[one.kind]] -= one.size
-        for one in segments[first : len(segments) - last]:
-            prompt.sums[_SUM_OF[one.kind]] += one.size
-    else:
-        prompt.sums = [0] * len(SUM_COLUMNS)
-        for one in segments:
-            prompt.sums[_SUM_OF[one.kind]] += one.size
+            segments[len(segments) - last :] = base.segments[len(base.segments) - last :]
+    added = segments[first : len(segments) - last]
+    for sign, changed in ((-1, removed), (1, added)):
+        for one in changed:
+            prompt.sums[_SUM_OF[one.kind]] += sign * one.size
+    calls = _calls(added) - _calls(removed) if counts_calls else Counter()
     tools = _add_tools(prompt, base, key)
     if base is not None and (base.differences == MAX_CHAIN or not first + last):
         base, first, last = None, 0, 0
@@ -278,8 +278,12 @@ def _rows(
         prompt.stream_id, row["started_at"], row["session_id"], base.stream_id if base is not None else None,
         prompt.differences, first, last,
         *lists(stored), prompt.left_out, prompt.incomplete, len(segments), prompt.message_count,
-        prompt.tool_set, *prompt.sums, *reuse,
+        prompt.tool_set, [known_name(name) for name, _ in calls.elements()], *prompt.sums, *reuse,
     ), tools  # fmt: skip
+
+
+def _calls(segments: Sequence[Segment]) -> Counter[tuple[str | None, bytes]]:
+    return Counter((one.name, one.hash) for one in segments if one.kind == "tool_call")
 
 
 def _add_tools(prompt: Prompt, base: Prompt | None, key: Any) -> list[tuple[Any, ...]]:

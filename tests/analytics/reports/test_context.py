@@ -7,6 +7,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from streamgauge.analytics.measures.measure import measure
@@ -36,6 +37,10 @@ HEAD = [
 CALL = segment("tool_call", "c" * 100, 1, name="Read", role="assistant")
 RESULT = segment("tool_result", "f" * 1900, 2, role="user")
 IMAGE = Segment("image", None, 2, 100_000, b"picture", "user")
+
+
+def at(message: int, *segments: Segment) -> list[Segment]:
+    return [msgspec.structs.replace(one, message=message) for one in segments]
 
 
 @pytest.fixture
@@ -98,6 +103,21 @@ def test_a_call_counts_once_however_often_it_is_in_the_history(store: Store) -> 
     query = commit(
         store, *(request(n, prompt) for n, prompt in enumerate(([*HEAD, CALL], longer, longer[:-1]), 1))
     )
+    assert context.tools(query, "session-1")["calls"].to_list() == [0, 0, 1]
+
+
+def test_equal_calls_of_one_prompt_are_several_and_a_call_whose_message_moves_is_one(store: Store) -> None:
+    """Gemini CLI sends calls without ids, and inserts messages before those that it has sent."""
+    note, again = segment("text", "note", 1, role="user"), [segment("text", "next", 4), *at(5, CALL)]
+    before, after = [*HEAD, CALL, RESULT], [*HEAD, note, *at(2, CALL), *at(3, RESULT)]
+    query = commit(store, request(1, before), request(2, [*after, again[0]]), request(3, [*after, *again]))
+    assert context.tools(query, "session-1")["calls"].to_list() == [0, 0, 2]
+
+
+def test_calls_of_a_request_that_is_repeated_because_it_failed_count_once(store: Store) -> None:
+    longer = [*HEAD, CALL, RESULT]
+    failed = request(2, longer, events=[b'data: {"error": {"message": "overloaded"}}\n\n'])
+    query = commit(store, request(1, HEAD), failed, request(3, longer))
     assert context.tools(query, "session-1")["calls"].to_list() == [0, 0, 1]
 
 
