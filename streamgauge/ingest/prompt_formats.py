@@ -38,7 +38,8 @@ MESSAGE_NAMES = {
 }  # fmt: skip
 PART_NAMES = {
     b"type": TYPE, b"name": NAME, b"server_label": NAME, b"id": ID, b"call_id": ID, b"tool_use_id": ID, b"toolUseId": ID,
-    b"mimeType": MIME, b"mime_type": MIME, b"content": CONTENT, b"cache_control": MARK, b"cachePoint": POINT,
+    b"mimeType": MIME, b"mime_type": MIME, b"content": CONTENT, b"cachePoint": POINT, b"cache_control": MARK,
+    b"prompt_cache_breakpoint": MARK,
     b"functionDeclarations": DECLARATIONS, b"function_declarations": DECLARATIONS, b"ttl": TTL, b"text": TEXT,
     **dict.fromkeys([
         b"function", b"functionCall", b"function_call", b"functionResponse", b"function_response", b"toolUse", b"toolResult",

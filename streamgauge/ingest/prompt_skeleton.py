@@ -4,7 +4,7 @@
 whose members matter (`watched` is their depth). Everything below is only hashed.
 
 - A segment is a string, or a container with its brackets. Its hash covers its bytes as they stand in the body, without cache marks:
-  `cache_control` with the comma beside it. A `cachePoint` marks the segment before it.
+  `cache_control` or `prompt_cache_breakpoint` with the comma beside it. A `cachePoint` marks the segment before it.
 - A block that has only a text is the same segment as a string: clients send a block where they set a cache mark, and later a string.
 - An element of `input` without parts is a segment itself, like a call of the Responses API: all of its bytes.
 """
@@ -342,7 +342,7 @@ class PromptSkeleton:
             self._skips, self._from = False, at
         self.watched = depth - 1
         if frame == MARK:
-            before = self._frames[depth - 1]
+            before, self._mark = self._frames[depth - 1], self._mark or b"explicit"
             if before == BODY:
                 self._body_mark = self._mark
             elif before == MESSAGE:

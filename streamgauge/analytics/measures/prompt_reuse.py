@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from streamgauge.analytics.measures.cache_misses import lifetime_s_of, rule_of
+from streamgauge.analytics.measures.cache_misses import lifetimes_s, rule_of
 from streamgauge.analytics.measures.prompt import Prompt
 from streamgauge.analytics.reports.prefixes import Prefixes, with_rest
 from streamgauge.analytics.schema.stream_columns import StreamRow
@@ -32,8 +32,7 @@ def reuse_of(known: Prefixes, prompt: Prompt, row: StreamRow | dict[str, Any]) -
     if not tokens or prompt.incomplete:
         return _UNKNOWN
     rule = rule_of(row["provider"], row["response_model"] or model)
-    marks = [one.mark for one in prompt.segments if one.mark]
-    lifetime_s = max(map(lifetime_s_of, marks)) if marks else rule.lifetime_s
+    lifetimes = lifetimes_s(rule, (one.mark for one in prompt.segments))
     placed = known.add(
         with_rest(prompt.segments, prompt.left_out, row["request_bytes"], prompt.stream_id),
         tokens,
@@ -41,7 +40,7 @@ def reuse_of(known: Prefixes, prompt: Prompt, row: StreamRow | dict[str, Any]) -
         server=row["server_instance"],
         began_ns=prompt.started_ns,
         read_ns=prompt.cached_ns,
-        **({} if lifetime_s is None else {"kept_ns": lifetime_s * 10**9}),
+        **({"kept_ns": max(lifetimes) * 10**9} if lifetimes else {}),
     )
     is_long = placed.available >= max(1, rule.least_tokens)
     instance = placed.at_server if is_long or placed.at_server is None else 0

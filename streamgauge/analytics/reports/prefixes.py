@@ -21,8 +21,9 @@ MAX_PREFIXES = 200_000
 
 
 _Use = list[int]
-"""A prefix: the tokens up to its end, and when a server had read it the first and the last time, in ns."""
+"""A prefix: the tokens up to its end, when a server had read it the first time, and when the last request with it began, in ns."""
 _END, _FIRST, _LAST = range(3)
+_NEVER = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +35,9 @@ class Placed:
     ends: Sequence[int]
     """Tokens from the begin to the end of the segment. The last is the tokens of the prompt."""
     seen: int
-    """Tokens of the longest first part that an earlier prompt had."""
+    """Tokens of the longest first part that a server had read before."""
     available: int
-    """Of them, those that were read within `kept_ns` before it."""
+    """Of them, those of which a request began within `kept_ns` before it."""
     at_server: int | None
     """Of these, those that the same server had read. None: the server is unknown."""
 
@@ -59,30 +60,30 @@ class Prefixes:
         server: str | None = None,
         began_ns: int = 0,
         read_ns: int = 0,
-        kept_ns: int = 2**63,
+        kept_ns: int = _NEVER,
     ) -> Placed:
         """Place a prompt of at least one segment, and remember it.
 
         `scope`: only prompts with an equal one are compared. `began_ns`, `read_ns`: when the request began, and when the server had read
-        the prompt. `kept_ns`: how long it is kept after that.
+        the prompt. `kept_ns`: how long it is kept after the begin.
         """
         keys = list(accumulate(segments, _key, initial=hash(scope)))[1:]
         uses = self._uses(keys)
-        seen = len(uses)
         start = uses[-1][_END] if uses else 0
-        weights = [*accumulate(one.size * PROMPT_WEIGHTS[one.kind] for one in segments[seen:])]
+        weights = [*accumulate(one.size * PROMPT_WEIGHTS[one.kind] for one in segments[len(uses) :])]
         per_weight = max(0, tokens - start) / weights[-1] if weights and weights[-1] else 0.0
         ends = [*(use[_END] for use in uses), *(start + round(weight * per_weight) for weight in weights)]
         placed = [min(end, tokens) for end in ends] if ends[-1] > tokens else [*ends]
         placed[-1] = tokens
-        available, at_server = _length(uses, placed, began_ns, kept_ns), None
+        seen, available = (_length(uses, placed, began_ns, most_ns) for most_ns in (_NEVER, kept_ns))
+        at_server = None
         if server is not None:
             of_server = [hash((server, key)) for key in keys]
             uses_there = self._uses(of_server)
             at_server = _length(uses_there, placed, began_ns, kept_ns)
-            self._remember(of_server, uses_there, ends, read_ns)
-        self._remember(keys, uses, ends, read_ns)
-        return Placed(keys, placed, placed[seen - 1] if seen else 0, available, at_server)
+            self._remember(of_server, uses_there, ends, began_ns, read_ns)
+        self._remember(keys, uses, ends, began_ns, read_ns)
+        return Placed(keys, placed, seen, available, at_server)
 
     def _uses(self, keys: Sequence[int]) -> list[_Use]:
         """Of the first keys that are known."""
@@ -94,14 +95,16 @@ class Prefixes:
             found.append(use)
         return found
 
-    def _remember(self, keys: Sequence[int], uses: list[_Use], ends: Sequence[int], read_ns: int) -> None:
+    def _remember(
+        self, keys: Sequence[int], uses: list[_Use], ends: Sequence[int], began_ns: int, read_ns: int
+    ) -> None:
         """Add a use of each key, of which the first are known."""
         for use in uses:
-            if read_ns > use[_LAST]:
-                use[_LAST] = read_ns
-            elif read_ns < use[_FIRST]:
+            if began_ns > use[_LAST]:
+                use[_LAST] = began_ns
+            if read_ns < use[_FIRST]:
                 use[_FIRST] = read_ns
-        uses += ([end, read_ns, read_ns] for end in ends[len(uses) :])
+        uses += ([end, read_ns, began_ns] for end in ends[len(uses) :])
         self._young.update(zip(keys, uses, strict=True))
         if len(self._young) > self._most // 2:
             self._old, self._young = self._young, {}

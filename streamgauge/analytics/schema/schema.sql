@@ -340,8 +340,8 @@ CREATE TABLE IF NOT EXISTS prompt_segments (
     tool_call_bytes BIGINT NOT NULL, -- Bytes of tool calls in the whole prompt.
     tool_result_bytes BIGINT NOT NULL, -- Bytes of results of tools in the whole prompt.
     other_bytes BIGINT NOT NULL, -- Bytes of other segments in the whole prompt.
-    seen_tokens BIGINT, -- Estimated tokens of its longest first part that an earlier prompt to the same provider and model with the same key had. NULL: unknown.
-    kept_tokens BIGINT, -- Of them, those that were read within the lifetime of the cache before the request began.
+    seen_tokens BIGINT, -- Estimated tokens of its longest first part that the same provider and model had read with the same key before it began. NULL: unknown.
+    kept_tokens BIGINT, -- Of them, those whose last request began within the lifetime of the cache before.
     available_tokens BIGINT, -- The same, or 0 if they are fewer than the provider caches.
     instance_tokens BIGINT -- Of them, those that the server instance that answered had read. NULL: it is unknown.
 );
