@@ -278,12 +278,13 @@ def _rows(
         prompt.stream_id, row["started_at"], row["session_id"], base.stream_id if base is not None else None,
         prompt.differences, first, last,
         *lists(stored), prompt.left_out, prompt.incomplete, len(segments), prompt.message_count,
-        prompt.tool_set, [known_name(name) for name, _ in calls.elements()], *prompt.sums, *reuse,
+        prompt.tool_set, [known_name(name) for name in calls.elements()], *prompt.sums, *reuse,
     ), tools  # fmt: skip
 
 
-def _calls(segments: Sequence[Segment]) -> Counter[tuple[str | None, bytes]]:
-    return Counter((one.name, one.hash) for one in segments if one.kind == "tool_call")
+def _calls(segments: Sequence[Segment]) -> Counter[str | None]:
+    """By name, because agents change the bytes of earlier calls: Gemini CLI removes their signatures."""
+    return Counter(one.name for one in segments if one.kind == "tool_call")
 
 
 def _add_tools(prompt: Prompt, base: Prompt | None, key: Any) -> list[tuple[Any, ...]]:

@@ -106,11 +106,12 @@ def test_a_call_counts_once_however_often_it_is_in_the_history(store: Store) -> 
     assert context.tools(query, "session-1")["calls"].to_list() == [0, 0, 1]
 
 
-def test_equal_calls_of_one_prompt_are_several_and_a_call_whose_message_moves_is_one(store: Store) -> None:
-    """Gemini CLI sends calls without ids, and inserts messages before those that it has sent."""
-    note, again = segment("text", "note", 1, role="user"), [segment("text", "next", 4), *at(5, CALL)]
-    before, after = [*HEAD, CALL, RESULT], [*HEAD, note, *at(2, CALL), *at(3, RESULT)]
-    query = commit(store, request(1, before), request(2, [*after, again[0]]), request(3, [*after, *again]))
+def test_equal_calls_of_one_prompt_are_several_and_a_call_that_moves_and_changes_is_one(store: Store) -> None:
+    """Gemini CLI sends calls without ids, inserts messages, and removes the signatures of earlier calls."""
+    unsigned = segment("tool_call", "c" * 90, 2, name="Read", role="assistant")
+    after = [*HEAD, segment("text", "note", 1), unsigned, *at(3, RESULT)]
+    asked = ([*HEAD, CALL, RESULT], after, [*after, *at(4, CALL), *at(5, RESULT)])
+    query = commit(store, *(request(n, prompt) for n, prompt in enumerate(asked, 1)))
     assert context.tools(query, "session-1")["calls"].to_list() == [0, 0, 2]
 
 
