@@ -26,22 +26,29 @@ class Reuse(NamedTuple):
 _UNKNOWN = Reuse()
 
 
-def reuse_of(known: Prefixes, prompt: Prompt, row: StreamRow | dict[str, Any]) -> Reuse:
-    """What earlier prompts have of this one, which is remembered. `row`: of `streams`."""
+def reuse_of(
+    known: Prefixes, prompt: Prompt, row: StreamRow | dict[str, Any], base: Prompt | None, shared: int
+) -> Reuse:
+    """What earlier prompts have of this one, which is remembered. `row`: of `streams`. `shared`: the number of first segments that are the
+    same as those of the base."""
     tokens, model = row["input_tokens"], row["request_model"] or row["response_model"]
     if not tokens or prompt.incomplete:
         return _UNKNOWN
     rule = rule_of(row["provider"], row["response_model"] or model)
     lifetimes = lifetimes_s(rule, (one.mark for one in prompt.segments))
+    scope = row["provider"] or row["gateway"], row["client_id"], model
     placed = known.add(
         with_rest(prompt.segments, prompt.left_out, row["request_bytes"], prompt.stream_id),
         tokens,
-        scope=(row["provider"] or row["gateway"], row["client_id"], model),
+        scope=scope,
         server=row["server_instance"],
         began_ns=prompt.started_ns,
         read_ns=prompt.cached_ns,
+        base=base.placed if base is not None and base.scope == scope else None,
+        shared=shared,
         **({"kept_ns": max(lifetimes) * 10**9} if lifetimes else {}),
     )
+    prompt.placed, prompt.scope = placed, scope
     is_long = placed.available >= max(1, rule.least_tokens)
     instance = placed.at_server if is_long or placed.at_server is None else 0
     return Reuse(placed.seen, placed.available, placed.available if is_long else 0, instance)

@@ -24,7 +24,7 @@ import polars as pl
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.measures.cache_misses import NOT_COMPARED, CacheMiss, is_same_reason, reason_of
-from streamgauge.analytics.measures.prompt import Prompt, equal_first, same_first, served_of
+from streamgauge.analytics.measures.prompt import SETTINGS, Prompt, equal_first, same_first, served_of
 from streamgauge.analytics.measures.prompt_reuse import Reuse, reuse_of
 from streamgauge.analytics.reports.prefixes import Prefixes
 from streamgauge.analytics.reports.prompts import (
@@ -124,13 +124,16 @@ class Prompts:
             prompt.served, key = served_of(row), _session_of(row)
             prompt.is_warm_up = row["operation"] == WARM_UP
             _add_tools(prompt, None, key)
-            self._remember(key, prompt, *_base(prompt, self._sessions.get(key, ())))
-            reuse_of(self._prefixes, prompt, row)
+            base, shared = _base(prompt, self._sessions.get(key, ()))
+            reuse_of(self._prefixes, prompt, row, base, shared)
+            self._remember(key, prompt, base, shared)
 
     def _add(self, row: StreamRow, stream: FinishedStream) -> _Made | None:
         asked = stream.conversation
         if asked is None or asked.anatomy is None or not asked.anatomy.segments:
             return None
+        if asked.anatomy.segments[-1].kind in SETTINGS and asked.previous_response_id is None:
+            return None  # no prompt
         key = _session_of(row)
         before = [one for one in self._sessions.get(key, ()) if one.stream_id != row["stream_id"]]
         prompt = Prompt(row["stream_id"], asked.anatomy.segments, left_out=asked.anatomy.left_out)
@@ -151,8 +154,8 @@ class Prompts:
             _add_zero(prompt, base)
         miss = reason_of(row, prompt, base, shared)
         is_answered = any(row[name] is not None for name in ANSWERED)
-        reuse = reuse_of(self._prefixes, prompt, row)
-        segments, tools = _rows(prompt, base, row, key, reuse, counts_calls=is_answered)
+        reuse = reuse_of(self._prefixes, prompt, row, base, shared)
+        segments, tools = _rows(prompt, base, shared, row, key, reuse, counts_calls=is_answered)
         if is_answered:
             self._remember(key, prompt, base, shared)
         return _Made(segments, tools, miss)
@@ -249,7 +252,7 @@ def _complete(prompt: Prompt, asked: Conversation, before: Sequence[Prompt]) -> 
 
 
 def _rows(
-    prompt: Prompt, base: Prompt | None, row: StreamRow, key: Any, reuse: Reuse, *, counts_calls: bool
+    prompt: Prompt, base: Prompt | None, shared: int, row: StreamRow, key: Any, reuse: Reuse, *, counts_calls: bool
 ) -> tuple[tuple[Any, ...], list[tuple[Any, ...]]]:
     """The row of `prompt_segments` and those of `prompt_tools`. Sets what the prompt has in common with its base."""
     segments, removed = prompt.segments, list[Segment]()
@@ -257,7 +260,7 @@ def _rows(
     prompt.sums = [*base.sums] if base is not None else [0] * len(SUM_COLUMNS)
     if base is not None:
         moved_by = prompt.message_count - base.message_count
-        first = equal_first(base.segments, segments)
+        first = equal_first(*([one.mark for one in of[:shared]] for of in (base.segments, segments)))
         last = _equal_last(base.segments, segments, first, moved_by)
         removed = base.segments[first : len(base.segments) - last]
         # The same objects, so that prompts of one conversation share memory.

@@ -9,9 +9,11 @@ So equal first parts end at equal tokens, and those of a prompt that continues a
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import itemgetter
 
 from streamgauge.analytics.schema.prompt_parts import PROMPT_WEIGHTS
 from streamgauge.ingest.records import Segment
@@ -23,6 +25,7 @@ MAX_PREFIXES = 200_000
 _Use = list[int]
 """A prefix: the tokens up to its end, when a server had read it the first time, and when the last request with it began, in ns."""
 _END, _FIRST, _LAST = range(3)
+_end, _first = itemgetter(_END), itemgetter(_FIRST)
 _NEVER = 2**63
 
 
@@ -30,7 +33,7 @@ _NEVER = 2**63
 class Placed:
     """One prompt. `keys` and `ends` have an item for each segment."""
 
-    keys: Sequence[int]
+    keys: list[int]
     """Identify the prompt from its begin to the end of the segment, within this process."""
     ends: Sequence[int]
     """Tokens from the begin to the end of the segment. The last is the tokens of the prompt."""
@@ -40,6 +43,8 @@ class Placed:
     """Of them, those of which a request began within `kept_ns` before it."""
     at_server: int | None
     """Of these, those that the same server had read. None: the server is unknown."""
+    uses: list[_Use]
+    """Of each segment, for prompts that continue this one."""
 
 
 class Prefixes:
@@ -61,39 +66,44 @@ class Prefixes:
         began_ns: int = 0,
         read_ns: int = 0,
         kept_ns: int = _NEVER,
+        base: Placed | None = None,
+        shared: int = 0,
     ) -> Placed:
         """Place a prompt of at least one segment, and remember it.
 
         `scope`: only prompts with an equal one are compared. `began_ns`, `read_ns`: when the request began, and when the server had read
-        the prompt. `kept_ns`: how long it is kept after the begin.
+        the prompt. `kept_ns`: how long it is kept after the begin. `base`: an earlier prompt with the same scope, of which `shared` first
+        segments are the same.
         """
-        keys = list(accumulate(segments, _key, initial=hash(scope)))[1:]
-        uses = self._uses(keys)
-        start = uses[-1][_END] if uses else 0
-        weights = [*accumulate(one.size * PROMPT_WEIGHTS[one.kind] for one in segments[len(uses) :])]
+        keys, uses = (base.keys[:shared], base.uses[:shared]) if base is not None else ([], [])
+        keys += accumulate(segments[len(keys) :], _key, initial=keys.pop() if keys else hash(scope))
+        if len(keys) > len(segments):  # that of the scope
+            del keys[0]
+        self._add_uses(uses, keys)
+        known, start = len(uses), uses[-1][_END] if uses else 0
+        weights = [*accumulate(one.size * PROMPT_WEIGHTS[one.kind] for one in segments[known:])]
         per_weight = max(0, tokens - start) / weights[-1] if weights and weights[-1] else 0.0
-        ends = [*(use[_END] for use in uses), *(start + round(weight * per_weight) for weight in weights)]
+        ends = [*map(_end, uses), *(start + round(weight * per_weight) for weight in weights)]
         placed = [min(end, tokens) for end in ends] if ends[-1] > tokens else [*ends]
         placed[-1] = tokens
         seen, available = (_length(uses, placed, began_ns, most_ns) for most_ns in (_NEVER, kept_ns))
         at_server = None
         if server is not None:
-            of_server = [hash((server, key)) for key in keys]
-            uses_there = self._uses(of_server)
+            of_server, uses_there = [hash((server, key)) for key in keys], list[_Use]()
+            self._add_uses(uses_there, of_server)
             at_server = _length(uses_there, placed, began_ns, kept_ns)
             self._remember(of_server, uses_there, ends, began_ns, read_ns)
         self._remember(keys, uses, ends, began_ns, read_ns)
-        return Placed(keys, placed, seen, available, at_server)
+        return Placed(keys, placed, seen, available, at_server, uses)
 
-    def _uses(self, keys: Sequence[int]) -> list[_Use]:
-        """Of the first keys that are known."""
-        found, young, old = list[_Use](), self._young, self._old
-        for key in keys:
+    def _add_uses(self, uses: list[_Use], keys: Sequence[int]) -> None:
+        """Add those of the next keys that are known."""
+        young, old = self._young, self._old
+        for key in keys[len(uses) :]:
             use = young.get(key) or old.get(key)
             if use is None:
                 break
-            found.append(use)
-        return found
+            uses.append(use)
 
     def _remember(
         self, keys: Sequence[int], uses: list[_Use], ends: Sequence[int], began_ns: int, read_ns: int
@@ -126,7 +136,11 @@ def _key(before: int, one: Segment) -> int:
 
 def _length(uses: Sequence[_Use], ends: Sequence[int], began_ns: int, kept_ns: int) -> int:
     """Tokens of the longest of these first parts that a server had read, and keeps."""
-    for use, end in zip(reversed(uses), reversed(ends[: len(uses)]), strict=True):
-        if use[_FIRST] <= began_ns <= use[_LAST] + kept_ns:
-            return end
-    return 0
+    # A use of a first part is one of all shorter ones, so these were read earlier, and used later.
+    read = bisect_right(uses, began_ns, key=_first)
+    count = bisect_right(uses, kept_ns - began_ns, hi=read, key=_not_used_since)
+    return ends[count - 1] if count else 0
+
+
+def _not_used_since(use: _Use) -> int:
+    return -use[_LAST]

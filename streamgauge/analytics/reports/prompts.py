@@ -26,17 +26,17 @@ known_name = lru_cache(10_000)(identifiers.name)
 
 def number(hash_: bytes) -> int:
     """A hash as it is stored."""
-    return int.from_bytes(hash_[:HASH_BYTES].rjust(HASH_BYTES, b"\0"), signed=True)
+    return int.from_bytes(hash_ if len(hash_) == HASH_BYTES else hash_[:HASH_BYTES].rjust(HASH_BYTES, b"\0"), signed=True)
 
 
 def lists(segments: Sequence[Segment]) -> tuple[list[Any], ...]:
     """The columns `LISTS` of segments."""
-    return (
-        [one.kind for one in segments], [known_name(one.name) for one in segments],
-        [min(max(-1, one.message), MAX_SIZE) for one in segments], [min(one.size, MAX_SIZE) for one in segments],
-        [number(one.hash) for one in segments], [known_name(one.role) for one in segments],
-        [known_name(one.mark) for one in segments],
-    )  # fmt: skip
+    rows = [
+        (s.kind, known_name(s.name), s.message if s.message < MAX_SIZE else MAX_SIZE, s.size if s.size < MAX_SIZE else MAX_SIZE,
+         number(s.hash), known_name(s.role) if s.role else None, known_name(s.mark) if s.mark else None)
+        for s in segments
+    ]  # fmt: skip
+    return tuple(zip(*rows, strict=True)) if rows else ((),) * len(LISTS)
 
 
 def prompts(query: Query, of: Selection | Collection[str]) -> dict[str, list[Segment]]:
