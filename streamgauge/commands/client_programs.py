@@ -160,7 +160,7 @@ def _gemini(call: Call, base: BaseUrl) -> None:
     for entry in of_user.iterdir() if of_user.is_dir() else ():
         if entry != path and not os.path.lexists(own / entry.name):
             (own / entry.name).symlink_to(entry)
-    (own / path.name).write_text(json.dumps(settings))
+    write_private(own / path.name, json.dumps(settings).encode())
     call.environment[variable] = str(own.parent)
 
 

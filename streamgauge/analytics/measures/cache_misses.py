@@ -157,7 +157,7 @@ def _first_reason(row: StreamRow, prompts: list[Prompt], rule: CacheRule, tokens
     """The reason without a comparison of the prompt, the first one, with the earlier one."""
     if tokens < rule.least_tokens:
         return "too_short"
-    if _needs_marks(row) and not all(any(one.mark for one in prompt.segments) for prompt in prompts):
+    if _needs_marks(row) and not all(any(prompt.marks) for prompt in prompts):
         return "no_marker"
     prompt = prompts[0]
     has_past = (row["turn"] or 1) > 1 or any(one.kind in _OF_TOOLS for one in prompt.segments)
@@ -227,20 +227,19 @@ def _other_reason(
     assert now is not None
     if base.cached_ns > prompt.started_ns:
         return "parallel_request", None
-    marks = [place for place, one in enumerate(base.segments[:shared]) if one.mark]
+    olds, news = base.marks[:shared], prompt.marks
+    marks = [place for place, mark in enumerate(olds) if mark]
     if marks:
-        marked = [place for place, one in enumerate(prompt.segments) if one.mark]
         for place in marks:
-            mark = prompt.segments[place].mark
-            if mark and mark != base.segments[place].mark:
+            if news[place] and news[place] != olds[place]:
                 return "marker_changed", _label(base.segments, place)
-        if rule.lookback and not any(0 <= place - marks[-1] <= rule.lookback for place in marked):
+        if rule.lookback and not any(news[marks[-1] : marks[-1] + rule.lookback + 1]):
             return "marker_changed", _label(base.segments, marks[-1])
     if (before.gateway, before.provider) != (now.gateway, now.provider):
         return "other_provider", None
     if _differ(before.inference_region, now.inference_region):
         return "other_region", None
-    lifetimes = lifetimes_s(rule, (base.segments[place].mark for place in marks))
+    lifetimes = lifetimes_s(rule, olds)
     if lifetimes and prompt.started_ns - base.started_ns > min(lifetimes) * 10**9:
         return "expired", None
     if _differ(before.server_instance, now.server_instance):

@@ -68,6 +68,10 @@ class Prompt:
     """`served` has 0 cached tokens because the response has no number of them."""
 
     @property
+    def marks(self) -> list[str | None]:
+        return [one.mark for one in self.segments]
+
+    @property
     def message_count(self) -> int:
         return self.segments[-1].message + 1 if self.segments else 0
 

@@ -35,7 +35,7 @@ def reuse_of(
     if not tokens or prompt.incomplete:
         return _UNKNOWN
     rule = rule_of(row["provider"], row["response_model"] or model)
-    lifetimes = lifetimes_s(rule, (one.mark for one in prompt.segments))
+    lifetimes = lifetimes_s(rule, prompt.marks)
     scope = row["provider"] or row["gateway"], row["client_id"], model
     placed = known.add(
         with_rest(prompt.segments, prompt.left_out, row["request_bytes"], prompt.stream_id),

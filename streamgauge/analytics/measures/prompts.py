@@ -27,15 +27,7 @@ from streamgauge.analytics.measures.cache_misses import NOT_COMPARED, CacheMiss,
 from streamgauge.analytics.measures.prompt import SETTINGS, Prompt, equal_first, same_first, served_of
 from streamgauge.analytics.measures.prompt_reuse import Reuse, reuse_of
 from streamgauge.analytics.reports.prefixes import Prefixes
-from streamgauge.analytics.reports.prompts import (
-    HASH_BYTES,
-    MAX_CHAIN,
-    MAX_SIZE,
-    known_name,
-    lists,
-    moved,
-    number,
-)
+from streamgauge.analytics.reports.prompts import MAX_CHAIN, MAX_SIZE, encoded, known_name, moved
 from streamgauge.analytics.schema.dimensions import WARM_UP
 from streamgauge.analytics.schema.frames import frame_of_rows
 from streamgauge.analytics.schema.outcomes import ANSWERED
@@ -234,7 +226,7 @@ def _complete(prompt: Prompt, asked: Conversation, before: Sequence[Prompt]) -> 
         prompt.incomplete = previous is not None or (asked.turns or 0) > 1
         return None
     answered = continued.message_count
-    output = blake2b((continued.response_id or continued.stream_id).encode(), digest_size=HASH_BYTES).digest()
+    output = blake2b((continued.response_id or continued.stream_id).encode(), digest_size=8).digest()
     head = prompt.segments[: prompt.head_count]
     answer = (
         []
@@ -260,7 +252,7 @@ def _rows(
     prompt.sums = [*base.sums] if base is not None else [0] * len(SUM_COLUMNS)
     if base is not None:
         moved_by = prompt.message_count - base.message_count
-        first = equal_first(*([one.mark for one in of[:shared]] for of in (base.segments, segments)))
+        first = equal_first(base.marks[:shared], prompt.marks[:shared])
         last = _equal_last(base.segments, segments, first, moved_by)
         removed = base.segments[first : len(base.segments) - last]
         # The same objects, so that prompts of one conversation share memory.
@@ -271,23 +263,21 @@ def _rows(
     for sign, changed in ((-1, removed), (1, added)):
         for one in changed:
             prompt.sums[_SUM_OF[one.kind]] += sign * one.size
-    calls = _calls(added) - _calls(removed) if counts_calls else Counter()
+    # By name, because agents change the bytes of earlier calls: Gemini CLI removes their signatures.
+    calls = [known_name(one.name) for one in added if one.kind == "tool_call"] if counts_calls else []
+    for one in removed:
+        if one.kind == "tool_call" and (name := known_name(one.name)) in calls:
+            calls.remove(name)
     tools = _add_tools(prompt, base, key)
     if base is not None and (base.differences == MAX_CHAIN or not first + last):
         base, first, last = None, 0, 0
     prompt.differences = base.differences + 1 if base is not None else 0
-    stored = segments[first : len(segments) - last]
     return (
         prompt.stream_id, row["started_at"], row["session_id"], base.stream_id if base is not None else None,
         prompt.differences, first, last,
-        *lists(stored), prompt.left_out, prompt.incomplete, len(segments), prompt.message_count,
-        prompt.tool_set, [known_name(name) for name in calls.elements()], *prompt.sums, *reuse,
+        encoded(segments[first : len(segments) - last]), prompt.left_out, prompt.incomplete, len(segments), prompt.message_count,
+        prompt.tool_set, calls, *prompt.sums, *reuse,
     ), tools  # fmt: skip
-
-
-def _calls(segments: Sequence[Segment]) -> Counter[str | None]:
-    """By name, because agents change the bytes of earlier calls: Gemini CLI removes their signatures."""
-    return Counter(one.name for one in segments if one.kind == "tool_call")
 
 
 def _add_tools(prompt: Prompt, base: Prompt | None, key: Any) -> list[tuple[Any, ...]]:
@@ -303,7 +293,7 @@ def _add_tools(prompt: Prompt, base: Prompt | None, key: Any) -> list[tuple[Any,
             return []
     else:
         of_set = (repr(key).encode(), *(one.hash for one in prompt.tools))
-        prompt.tool_set = number(blake2b(b"\0".join(of_set), digest_size=HASH_BYTES).digest())
+        prompt.tool_set = int.from_bytes(blake2b(b"\0".join(of_set), digest_size=8).digest(), signed=True)
     return [
         (prompt.stream_id, prompt.tool_set, position, known_name(one.name), mcp_server(one.name), min(one.size, MAX_SIZE))
         for position, one in enumerate(prompt.tools)

@@ -109,11 +109,12 @@ class Prefixes:
         self, keys: Sequence[int], uses: list[_Use], ends: Sequence[int], began_ns: int, read_ns: int
     ) -> None:
         """Add a use of each key, of which the first are known."""
-        for use in uses:
-            if began_ns > use[_LAST]:
-                use[_LAST] = began_ns
-            if read_ns < use[_FIRST]:
-                use[_FIRST] = read_ns
+        # A use of a first part is one of all shorter ones, so these were read earlier, and used later.
+        if uses and read_ns < uses[-1][_FIRST]:
+            for use in uses:
+                use[_FIRST] = min(use[_FIRST], read_ns)
+        for use in uses[bisect_right(uses, -began_ns, key=_unused_since) :]:
+            use[_LAST] = began_ns
         uses += ([end, read_ns, began_ns] for end in ends[len(uses) :])
         self._young.update(zip(keys, uses, strict=True))
         if len(self._young) > self._most // 2:
@@ -136,11 +137,10 @@ def _key(before: int, one: Segment) -> int:
 
 def _length(uses: Sequence[_Use], ends: Sequence[int], began_ns: int, kept_ns: int) -> int:
     """Tokens of the longest of these first parts that a server had read, and keeps."""
-    # A use of a first part is one of all shorter ones, so these were read earlier, and used later.
     read = bisect_right(uses, began_ns, key=_first)
-    count = bisect_right(uses, kept_ns - began_ns, hi=read, key=_not_used_since)
+    count = bisect_right(uses, kept_ns - began_ns, hi=read, key=_unused_since)
     return ends[count - 1] if count else 0
 
 
-def _not_used_since(use: _Use) -> int:
+def _unused_since(use: _Use) -> int:
     return -use[_LAST]

@@ -22,8 +22,6 @@ _POLARS = {
 }  # fmt: skip
 _MOST_SHARED = 1_000
 """Rows of a column without a value that is kept for the next frame."""
-_MOST_LISTS = 32
-"""Lists that are converted on their own."""
 _BITS: dict[pl.DataType, int] = {pl.Int16(): 16, pl.Int32(): 32, pl.Int64(): 64}
 
 
@@ -55,7 +53,10 @@ def series(
     if isinstance(kind, pl.Datetime):
         return pl.Series(name, values, pl.Int64, strict=False).cast(kind)
     if isinstance(kind, pl.List):
-        return _lists(name, values, kind)
+        # Polars converts each list on its own, and rows have few distinct ones.
+        rows: dict[tuple[Any, ...] | None, int] = {}
+        indexes = [rows.setdefault(None if one is None else tuple(one), len(rows)) for one in values]
+        return pl.Series(name, list(rows), kind, strict=True).gather(indexes)
     if isinstance(kind, pl.Map):
         return _maps(name, values, kind)
     try:
@@ -73,23 +74,6 @@ def series(
 @lru_cache(256)
 def _nulls(kind: pl.DataType, count: int) -> pl.Series:
     return pl.Series([None] * count, dtype=kind)
-
-
-def _lists(name: str, values: Sequence[Sequence[Any] | None], kind: pl.List) -> pl.Series:
-    """Lists. Polars converts each one on its own, so only distinct ones, and many of them from one column of their elements."""
-    places: dict[tuple[Any, ...] | None, int] = {None: 0, (): 1}
-    indexes = [places.setdefault(None if one is None else tuple(one), len(places)) for one in values]
-    few, many = [*places], list[tuple[Any, ...]]()
-    if len(places) > _MOST_LISTS:
-        few, many = few[:2], [one for one in few if one]
-    found = pl.Series(name, few, kind, strict=True)
-    if many:
-        rows = pl.Series("row", [row for row, one in enumerate(many) for _ in one], pl.UInt32)
-        elements = pl.Series(name, [value for one in many for value in one], kind.inner, strict=True)
-        found = found.append(
-            pl.DataFrame([rows, elements]).group_by("row", maintain_order=True).agg(name)[name]
-        )
-    return found.gather(indexes)
 
 
 def _maps(name: str, values: Sequence[Mapping[str, str] | None], kind: pl.Map) -> pl.Series:

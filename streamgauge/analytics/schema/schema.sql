@@ -316,13 +316,7 @@ CREATE TABLE IF NOT EXISTS prompt_segments (
     differences INTEGER NOT NULL, -- Prompts that must be read to know it, from the base to the one that is stored whole. 0: stored whole.
     kept_first INTEGER NOT NULL, -- Number of its first segments that are the first ones of the base.
     kept_last INTEGER NOT NULL, -- Number of its last segments that are the last ones of the base. Their message numbers are moved with message_count.
-    kinds VARCHAR[] NOT NULL, -- Of each segment between them: model, settings, tool, system, text, image, audio, file, reasoning, tool_call, tool_result or other.
-    names VARCHAR[] NOT NULL, -- Name of the tool, of the called tool, or of the parameter. NULL without one.
-    messages INTEGER[] NOT NULL, -- Number of its message from 0. -1: before the messages.
-    sizes INTEGER[] NOT NULL, -- Its bytes in the body.
-    hashes BIGINT[] NOT NULL, -- Keyed hash of its bytes without cache marks.
-    roles VARCHAR[] NOT NULL, -- Role of its message. NULL without one.
-    marks VARCHAR[] NOT NULL, -- Its cache mark: the ttl, or the type of a mark without one. NULL without a mark.
+    segments VARCHAR NOT NULL, -- JSON with a list of each segment between them: kind (model, settings, tool, system, text, image, audio, file, reasoning, tool_call, tool_result or other), name of the tool or parameter, number of its message (-1: before them), bytes, keyed hash of them without cache marks, role of the message, cache mark (its ttl, else its type).
     left_out INTEGER NOT NULL, -- Segments that are missing at the end, because there are too many.
     incomplete BOOLEAN NOT NULL, -- Whether the server keeps an earlier part that is unknown.
     segment_count INTEGER NOT NULL, -- Segments of the whole prompt.

@@ -52,8 +52,7 @@ MAX_PROMPTS = 2_000
 """Prompts that are remembered after a restart (`streamgauge.analytics.measures.prompts`)."""
 _RECENT_PROMPTS = f"""
 SELECT streams.* REPLACE (streams.stream_id::VARCHAR AS stream_id), epoch_ns(started_at) AS started_ns,
-    prompt.* EXCLUDE (
-        kinds, names, messages, sizes, hashes, roles, marks, stream_id, base_stream_id, session_id, started_at)
+    prompt.* EXCLUDE (segments, stream_id, base_stream_id, session_id, started_at)
 FROM (
     SELECT * FROM prompt_segments WHERE started_at > now() - INTERVAL {SESSION_DAYS} DAY
     ORDER BY started_at DESC LIMIT {MAX_PROMPTS}) AS prompt
