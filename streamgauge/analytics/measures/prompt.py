@@ -41,6 +41,8 @@ class Prompt:
 
     stream_id: str
     segments: list[Segment]
+    marks: list[str | None] = field(default_factory=list)
+    """Of the segments."""
     started_ns: int = 0
     cached_ns: int = 0
     """When the server had read it: t0 and the time to first token."""
@@ -66,10 +68,6 @@ class Prompt:
     served: Served | None = None
     leaves_out_zero: bool = False
     """`served` has 0 cached tokens because the response has no number of them."""
-
-    @property
-    def marks(self) -> list[str | None]:
-        return [one.mark for one in self.segments]
 
     @property
     def message_count(self) -> int:

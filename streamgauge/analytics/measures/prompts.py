@@ -109,7 +109,7 @@ class Prompts:
         """Continue after a restart from `Store.recent_prompts`, the newest last."""
         for row in rows:
             prompt = Prompt(
-                row["stream_id"], row["segments"], row["started_ns"], row["started_ns"] + (row["ttft_ns"] or 0),
+                row["stream_id"], row["segments"], _marks(row["segments"]), row["started_ns"], row["started_ns"] + (row["ttft_ns"] or 0),
                 row["response_id"], (row["text_chars"] or 0) + (row["tool_call_chars"] or 0), row["left_out"], row["incomplete"],
                 differences=row["differences"], sums=[row[name] for name in SUM_COLUMNS],
             )  # fmt: skip
@@ -131,6 +131,7 @@ class Prompts:
         prompt = Prompt(row["stream_id"], asked.anatomy.segments, left_out=asked.anatomy.left_out)
         prompt.is_unexpected = not before
         continued = _complete(prompt, asked, before)
+        prompt.marks = _marks(prompt.segments)
         prompt.started_ns = stream.started_wall_ns
         prompt.cached_ns = stream.started_wall_ns + (row["ttft_ns"] or 0)
         prompt.response_id = row["response_id"]
@@ -160,6 +161,10 @@ class Prompts:
         self._segments += _weight([prompt]) - _weight(removed)
         while self._segments > MAX_SEGMENTS and len(self._sessions) > 1:
             self._segments -= _weight(self._sessions.pop(next(iter(self._sessions))))
+
+
+def _marks(segments: Sequence[Segment]) -> list[str | None]:
+    return [one.mark for one in segments]
 
 
 def _weight(prompts: Sequence[Prompt]) -> int:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from operator import itemgetter
+from typing import NamedTuple
 
 from streamgauge.analytics.schema.prompt_parts import PROMPT_WEIGHTS
 from streamgauge.ingest.records import Segment
@@ -29,8 +29,7 @@ _end, _first = itemgetter(_END), itemgetter(_FIRST)
 _NEVER = 2**63
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """One prompt. `keys` and `ends` have an item for each segment."""
 
     keys: list[int]
@@ -45,6 +44,8 @@ class Placed:
     """Of these, those that the same server had read. None: the server is unknown."""
     uses: list[_Use]
     """Of each segment, for prompts that continue this one."""
+    generation: int
+    """Of `Prefixes`, in which the keys were remembered."""
 
 
 class Prefixes:
@@ -55,6 +56,7 @@ class Prefixes:
         self._most = most
         self._young: dict[int, _Use] = {}
         self._old: dict[int, _Use] = {}
+        self._generation = 0
 
     def add(
         self,
@@ -93,8 +95,10 @@ class Prefixes:
             self._add_uses(uses_there, of_server)
             at_server = _length(uses_there, placed, began_ns, kept_ns)
             self._remember(of_server, uses_there, ends, began_ns, read_ns)
-        self._remember(keys, uses, ends, began_ns, read_ns)
-        return Placed(keys, placed, seen, available, at_server, uses)
+        generation = self._generation
+        is_young = base is not None and base.generation == generation
+        self._remember(keys, uses, ends, began_ns, read_ns, shared if is_young else 0)
+        return Placed(keys, placed, seen, available, at_server, uses, generation)
 
     def _add_uses(self, uses: list[_Use], keys: Sequence[int]) -> None:
         """Add those of the next keys that are known."""
@@ -106,9 +110,9 @@ class Prefixes:
             uses.append(use)
 
     def _remember(
-        self, keys: Sequence[int], uses: list[_Use], ends: Sequence[int], began_ns: int, read_ns: int
+        self, keys: Sequence[int], uses: list[_Use], ends: Sequence[int], began_ns: int, read_ns: int, young: int = 0
     ) -> None:
-        """Add a use of each key, of which the first are known."""
+        """Add a use of each key, of which the first are known, and `young` are in the present generation."""
         # A use of a first part is one of all shorter ones, so these were read earlier, and used later.
         if uses and read_ns < uses[-1][_FIRST]:
             for use in uses:
@@ -116,9 +120,10 @@ class Prefixes:
         for use in uses[bisect_right(uses, -began_ns, key=_unused_since) :]:
             use[_LAST] = began_ns
         uses += ([end, read_ns, began_ns] for end in ends[len(uses) :])
-        self._young.update(zip(keys, uses, strict=True))
+        self._young.update(zip(keys[young:], uses[young:], strict=True))
         if len(self._young) > self._most // 2:
             self._old, self._young = self._young, {}
+            self._generation += 1
 
 
 def with_rest(

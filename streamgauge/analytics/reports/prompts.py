@@ -30,10 +30,16 @@ def encoded(segments: Sequence[Segment]) -> str:
 
 
 def _with_known_names(one: Segment) -> Segment:
-    known = known_name(one.name), known_name(one.role), known_name(one.mark)
-    if known == (one.name, one.role, one.mark):
+    if _are_known(one.name, one.role, one.mark):
         return one
-    return msgspec.structs.replace(one, name=known[0], role=known[1], mark=known[2])
+    return msgspec.structs.replace(
+        one, name=known_name(one.name), role=known_name(one.role), mark=known_name(one.mark)
+    )
+
+
+@lru_cache(10_000)
+def _are_known(*names: str | None) -> bool:
+    return all(known_name(name) == name for name in names)
 
 
 def prompts(query: Query, of: Selection | Collection[str]) -> dict[str, list[Segment]]:
