@@ -99,4 +99,4 @@ CONTAINERS: dict[int, tuple[tuple[int, str | None], tuple[int, str | None]]] = {
         (TOOLS, "tool"), (SYSTEM, "system"), (PARTS, ""), (CALLS, "tool_call"), (IMAGES, "image"), (THOUGHTS, "reasoning"),
     )},
 }  # fmt: skip
-"""As `STRINGS`, of an object and of an array → what the container is, and the kind of segment that begins with it. "": its members say it."""
+"""As `STRINGS`, for an object and an array → what it is, and the kind of the segment that begins with it. "": its members say it."""

@@ -18,6 +18,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -43,6 +44,7 @@ MAX_SEGMENTS = 200_000
 """About 50 MB."""
 TOOLS_AGAIN_NS = 86_400 * 10**9
 """The tools of a session are stored again after this time, so that they outlive the first request with them."""
+_of_answer = itemgetter(*ANSWERED)
 SUM_COLUMNS = tuple(name for name in PROMPT_SEGMENTS.types if name in BYTES_COLUMNS.values())
 _SUM_OF = {kind: SUM_COLUMNS.index(name) for kind, name in BYTES_COLUMNS.items()}
 
@@ -146,7 +148,7 @@ class Prompts:
         if base is not None:
             _add_zero(prompt, base)
         miss = reason_of(row, prompt, base, shared)
-        is_answered = any(row[name] is not None for name in ANSWERED)
+        is_answered = any(value is not None for value in _of_answer(row))
         reuse = reuse_of(self._prefixes, prompt, row, base, shared)
         segments, tools = _rows(prompt, base, shared, row, key, reuse, counts_calls=is_answered)
         if is_answered:
@@ -249,7 +251,14 @@ def _complete(prompt: Prompt, asked: Conversation, before: Sequence[Prompt]) -> 
 
 
 def _rows(
-    prompt: Prompt, base: Prompt | None, shared: int, row: StreamRow, key: Any, reuse: Reuse, *, counts_calls: bool
+    prompt: Prompt,
+    base: Prompt | None,
+    shared: int,
+    row: StreamRow,
+    key: Any,
+    reuse: Reuse,
+    *,
+    counts_calls: bool,
 ) -> tuple[tuple[Any, ...], list[tuple[Any, ...]]]:
     """The row of `prompt_segments` and those of `prompt_tools`. Sets what the prompt has in common with its base."""
     segments, removed = prompt.segments, list[Segment]()

@@ -110,7 +110,13 @@ class Prefixes:
             uses.append(use)
 
     def _remember(
-        self, keys: Sequence[int], uses: list[_Use], ends: Sequence[int], began_ns: int, read_ns: int, young: int = 0
+        self,
+        keys: Sequence[int],
+        uses: list[_Use],
+        ends: Sequence[int],
+        began_ns: int,
+        read_ns: int,
+        young: int = 0,
     ) -> None:
         """Add a use of each key, of which the first are known, and `young` are in the present generation."""
         # A use of a first part is one of all shorter ones, so these were read earlier, and used later.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
-import json
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
