@@ -316,7 +316,7 @@ CREATE TABLE IF NOT EXISTS prompt_segments (
     differences INTEGER NOT NULL, -- Prompts that must be read to know it, from the base to the one that is stored whole. 0: stored whole.
     kept_first INTEGER NOT NULL, -- Number of its first segments that are the first ones of the base.
     kept_last INTEGER NOT NULL, -- Number of its last segments that are the last ones of the base. Their message numbers are moved with message_count.
-    segments VARCHAR NOT NULL, -- JSON with a list of each segment between them: kind (model, settings, tool, system, text, image, audio, file, reasoning, tool_call, tool_result or other), name of the tool or parameter, number of its message (-1: before them), bytes, keyed hash of them without cache marks, role of the message, cache mark (its ttl, else its type).
+    segments VARCHAR NOT NULL, -- JSON of each segment between them: kind, name (tool, parameter), message (-1: before them), bytes, keyed hash without cache mark, role, mark (ttl, else type).
     left_out INTEGER NOT NULL, -- Segments that are missing at the end, because there are too many.
     incomplete BOOLEAN NOT NULL, -- Whether the server keeps an earlier part that is unknown.
     segment_count INTEGER NOT NULL, -- Segments of the whole prompt.
