@@ -110,13 +110,12 @@ class Prompts:
     def restore(self, rows: Iterable[dict[str, Any]]) -> None:
         """Continue after a restart from `Store.recent_prompts`, the newest last."""
         for row in rows:
-            prompt = Prompt(
-                row["stream_id"], row["segments"], _marks(row["segments"]), row["started_ns"], row["started_ns"] + (row["ttft_ns"] or 0),
-                row["response_id"], (row["text_chars"] or 0) + (row["tool_call_chars"] or 0), row["left_out"], row["incomplete"],
-                differences=row["differences"], sums=[row[name] for name in SUM_COLUMNS],
-            )  # fmt: skip
-            prompt.served, key = served_of(row), _session_of(row)
-            prompt.is_warm_up = row["operation"] == WARM_UP
+            key, prompt = (
+                _session_of(row),
+                _prompt_of(row, row["segments"], row["started_ns"], row["left_out"]),
+            )
+            prompt.marks, prompt.incomplete = _marks(prompt.segments), row["incomplete"]
+            prompt.differences, prompt.sums = row["differences"], [row[name] for name in SUM_COLUMNS]
             _add_tools(prompt, None, key)
             base, shared = _base(prompt, self._sessions.get(key, ()))
             reuse_of(self._prefixes, prompt, row, base, shared)
@@ -130,16 +129,10 @@ class Prompts:
             return None  # no prompt
         key = _session_of(row)
         before = [one for one in self._sessions.get(key, ()) if one.stream_id != row["stream_id"]]
-        prompt = Prompt(row["stream_id"], asked.anatomy.segments, left_out=asked.anatomy.left_out)
+        prompt = _prompt_of(row, asked.anatomy.segments, stream.started_wall_ns, asked.anatomy.left_out)
         prompt.is_unexpected = not before
         continued = _complete(prompt, asked, before)
         prompt.marks = _marks(prompt.segments)
-        prompt.started_ns = stream.started_wall_ns
-        prompt.cached_ns = stream.started_wall_ns + (row["ttft_ns"] or 0)
-        prompt.response_id = row["response_id"]
-        prompt.output_bytes = (row["text_chars"] or 0) + (row["tool_call_chars"] or 0)
-        prompt.is_warm_up = row["operation"] == WARM_UP
-        prompt.served = served_of(row)
         if continued is not None:
             base: Prompt | None = continued
             shared = same_first(continued.segments, prompt.segments)
@@ -163,6 +156,15 @@ class Prompts:
         self._segments += _weight([prompt]) - _weight(removed)
         while self._segments > MAX_SEGMENTS and len(self._sessions) > 1:
             self._segments -= _weight(self._sessions.pop(next(iter(self._sessions))))
+
+
+def _prompt_of(row: Any, segments: list[Segment], started_ns: int, left_out: int) -> Prompt:
+    """`row`: of `streams`."""
+    return Prompt(
+        row["stream_id"], segments, started_ns=started_ns, cached_ns=started_ns + (row["ttft_ns"] or 0), response_id=row["response_id"],
+        output_bytes=(row["text_chars"] or 0) + (row["tool_call_chars"] or 0), is_warm_up=row["operation"] == WARM_UP, left_out=left_out,
+        served=served_of(row),
+    )  # fmt: skip
 
 
 def _marks(segments: Sequence[Segment]) -> list[str | None]:

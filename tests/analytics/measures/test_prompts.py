@@ -228,10 +228,18 @@ def test_sessions_continue_after_a_restart(tmp_path: Path) -> None:
     ]
     subagent = [*prompt_of(0)[:42], segment("system", "other"), segment("text", "q", 0, role="user")]
     side = request(20, subagent, at_s=now_s - 54.5, usage=usage)
-    after = [request(n, marked(prompt_of(n), 42), at_s=now_s + n, usage=usage, session=session)
-             for n, session in ((9, None), (10, "session-1"))]  # fmt: skip
+    chain = {"previous_response_id": "c-0", "has_history": False}
+    broken = request(30, prompt_of(0), at_s=now_s - 50, usage=usage, session="session-2", conversation=chain)
+    cut = request(31, prompt_of(3), at_s=now_s - 50, usage=usage, session="session-3", left_out=7)
+    follows = {"previous_response_id": "c1", "has_history": False}
+    after = [
+        *(request(n, marked(prompt_of(n), 42), at_s=now_s + n, usage=usage, session=session)
+          for n, session in ((9, None), (10, "session-1"))),
+        request(11, prompt_of(0), at_s=now_s + 11, usage=usage, session="session-2", conversation=follows),
+        request(12, prompt_of(4), at_s=now_s + 12, usage=chat_usage(5_000, 0), session="session-3"),
+    ]  # fmt: skip
     with closing(new_store(tmp_path)) as store:
-        commit(store, known, *streams, side)
+        commit(store, known, *streams, side, broken, cut)
         again = Prompts()
         again.restore(store.recent_prompts())
     both = [[measure(finished(one), prompts=each) for one in after] for each in (known, again)]
@@ -239,6 +247,7 @@ def test_sessions_continue_after_a_restart(tmp_path: Path) -> None:
         tables = [pl.concat([one[name] for one in each]) for each in both]
         assert tables[1].equals(tables[0]), name
     assert both[0][0]["prompt_segments"]["base_stream_id"].to_list() == [stream_id(8)]
+    assert [one["prompt_segments"]["incomplete"].item() for one in both[0]] == [False, False, True, False]
 
 
 def test_session_is_forgotten_without_other_sessions(tmp_path: Path) -> None:
