@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 MAX_CONVERSATIONS = 4
 MAX_SEGMENTS = 200_000
 """About 50 MB."""
+MAX_KEPT_BY_SERVER = 20_000
+"""Segments of the response that a prompt continues. With more the prompt is incomplete."""
 TOOLS_AGAIN_NS = 86_400 * 10**9
 """The tools of a session are stored again after this time, so that they outlive the first request with them."""
 _of_answer = itemgetter(*ANSWERED)
@@ -231,7 +233,7 @@ def _complete(prompt: Prompt, asked: Conversation, before: Sequence[Prompt]) -> 
         continued = next((one for one in reversed(before) if one.response_id == previous), None)
     else:
         continued = before[-1] if before else None
-    if continued is None:
+    if continued is None or len(continued.segments) > MAX_KEPT_BY_SERVER:
         prompt.incomplete = previous is not None or (asked.turns or 0) > 1
         return None
     answered = continued.message_count
@@ -248,7 +250,7 @@ def _complete(prompt: Prompt, asked: Conversation, before: Sequence[Prompt]) -> 
         *answer,
         *moved(prompt.segments[len(head) :], answered + len(answer)),
     ]
-    prompt.incomplete = continued.incomplete
+    prompt.incomplete = continued.incomplete or continued.left_out > 0
     return continued
 
 

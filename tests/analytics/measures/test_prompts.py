@@ -212,6 +212,21 @@ def test_request_that_no_model_answered_is_stored_and_not_compared_with() -> Non
     assert [row["base_stream_id"] for row in rows] == [None, stream_id(1), stream_id(1)]
 
 
+def test_prompt_that_the_server_keeps_is_bounded_and_incomplete_behind_missing_segments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    follows = {"previous_response_id": "c1", "has_history": False}
+    question = prompt_of(0)[-1:]
+    asked = [request(1, question), *(request(n, question, conversation=follows) for n in (2, 3, 4))]
+    assert stored(Prompts(), *asked)["incomplete"].to_list() == [False] * 4
+    cut = [request(1, question, left_out=3), asked[1]]
+    assert stored(Prompts(), *cut)["incomplete"].to_list() == [False, True]
+    monkeypatch.setattr("streamgauge.analytics.measures.prompts.MAX_KEPT_BY_SERVER", 4)
+    rows = stored(Prompts(), *asked)
+    assert rows["incomplete"].to_list() == [False, False, False, True]
+    assert rows["segment_count"].to_list() == [1, 3, 5, 1]
+
+
 def test_sessions_continue_after_a_restart(tmp_path: Path) -> None:
     now_s = time.time() - START_NS / SECOND_NS
     known = Prompts()
