@@ -26,6 +26,7 @@ import streamgauge
 from streamgauge.analytics import dialects
 from streamgauge.analytics.decoding import request_body
 from streamgauge.analytics.dialects import kept, vendors
+from streamgauge.analytics.measures.cache_misses import RULES
 from streamgauge.analytics.schema import strict_clients
 from streamgauge.analytics.schema.ddl import comments, statements
 from streamgauge.analytics.schema.server_timing_names import SERVER_TIMING_NAMES
@@ -79,6 +80,9 @@ def pages() -> dict[Path, str]:
         REFERENCE / "limits.md": _with_sections(REFERENCE / "limits.md", limits=_limits()),
         DOCS / "explanation" / "architecture.md": _with_sections(
             DOCS / "explanation" / "architecture.md", layers=_layers(), states=_states()
+        ),
+        DOCS / "explanation" / "measurement.md": _with_sections(
+            DOCS / "explanation" / "measurement.md", cache_rules=_cache_rules()
         ),
         REFERENCE / "configuration.md": reference_text(),
         REFERENCE / "tables.md": _tables(),
@@ -165,6 +169,20 @@ def _server_timing() -> list[str]:
         for source, names in SERVER_TIMING_NAMES.items()
     ]
     return _table(("source", "name → column of `server_timing`"), rows)
+
+
+def _cache_rules() -> list[str]:
+    rows = [
+        (
+            "any" if rule.provider == "*" else f"`{rule.provider}`",
+            " ".join(f"`{glob}`" for glob in rule.models.split()),
+            f"{rule.least_tokens:,}",
+            "unknown" if rule.lifetime_s is None else f"{rule.lifetime_s // 60:,} min",
+            f"[documentation]({rule.source})",
+        )
+        for rule in RULES[:-1]
+    ]
+    return _table(("provider", "models", "minimum tokens", "lifetime", "source"), rows)
 
 
 def _limits() -> list[str]:

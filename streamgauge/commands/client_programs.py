@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from streamgauge.ingest.http1.upstreams import PRESETS, Upstream, parse_upstream
+from streamgauge.ingest.private_files import write_private
 
 VARIABLES = {
     "OPENAI_BASE_URL": ("openai", "/v1"),
@@ -159,7 +160,7 @@ def _gemini(call: Call, base: BaseUrl) -> None:
     for entry in of_user.iterdir() if of_user.is_dir() else ():
         if entry != path and not os.path.lexists(own / entry.name):
             (own / entry.name).symlink_to(entry)
-    (own / path.name).write_text(json.dumps(settings))
+    write_private(own / path.name, json.dumps(settings).encode())
     call.environment[variable] = str(own.parent)
 
 
@@ -192,7 +193,7 @@ def _pi(call: Call, base: BaseUrl) -> None:
         for name, (provider, path) in _PI.items()
     ]
     file = call.folder / "pi-base-urls.js"
-    file.write_text("\n".join(["export default (pi) => {", *lines, "};\n"]))
+    write_private(file, "\n".join(["export default (pi) => {", *lines, "};\n"]).encode())
     call.argv[1:1] = ["-e", str(file)]
 
 

@@ -38,7 +38,8 @@ MESSAGE_NAMES = {
 }  # fmt: skip
 PART_NAMES = {
     b"type": TYPE, b"name": NAME, b"server_label": NAME, b"id": ID, b"call_id": ID, b"tool_use_id": ID, b"toolUseId": ID,
-    b"mimeType": MIME, b"mime_type": MIME, b"content": CONTENT, b"cache_control": MARK, b"cachePoint": POINT,
+    b"mimeType": MIME, b"mime_type": MIME, b"content": CONTENT, b"cachePoint": POINT, b"cache_control": MARK,
+    b"prompt_cache_breakpoint": MARK,
     b"functionDeclarations": DECLARATIONS, b"function_declarations": DECLARATIONS, b"ttl": TTL, b"text": TEXT,
     **dict.fromkeys([
         b"function", b"functionCall", b"function_call", b"functionResponse", b"function_response", b"toolUse", b"toolResult",
@@ -59,3 +60,43 @@ KINDS_BY_TYPE = {
     **dict.fromkeys([b"file", b"input_file", b"document", b"video", b"video_url", b"container_upload"], "file"),
     **dict.fromkeys([b"thinking", b"redacted_thinking", b"reasoning", b"reasoning_text", b"summary_text", b"thought"], "reasoning"),
 }  # fmt: skip
+STRINGS = {
+    TOOLS << 8: "tool", SYSTEM << 8: "system", MESSAGES << 8: "text", PARTS << 8: "text", IMAGES << 8: "image", THOUGHTS << 8: "reasoning",
+    BODY << 8 | SETTING: "settings", BODY << 8 | MODEL: "model", BODY << 8 | SYSTEM: "system",
+    **dict.fromkeys((BODY << 8 | name for name in (INPUT, PROMPT, TEXT, LAST, MESSAGES)), "text"),
+    MESSAGE << 8 | CONTENT: "text", MESSAGE << 8 | THOUGHTS: "reasoning",
+}  # fmt: skip
+"""What contains a string, and what its name means (0: an element of an array) → the kind of segment that it is."""
+_NOTHING, _MARK = (NONE, None), (MARK, None)
+_SETTINGS, _MESSAGES = (SEGMENT, "settings"), (MESSAGES, None)
+CONTAINERS: dict[int, tuple[tuple[int, str | None], tuple[int, str | None]]] = {
+    BODY << 8 | TOOLS: (_NOTHING, (TOOLS, None)),
+    BODY << 8 | SYSTEM: ((SYSTEM_OBJECT, None), (SYSTEM, None)),
+    BODY << 8 | MESSAGES: ((MESSAGE, None), _MESSAGES),
+    BODY << 8 | INPUT: ((BODY, None), _MESSAGES),
+    BODY << 8 | TEXT: ((BODY, None), _MESSAGES),
+    BODY << 8 | WRAPPER: ((BODY, None), (BODY, None)),
+    BODY << 8 | PROMPT: (_SETTINGS, _MESSAGES),
+    BODY << 8 | SETTING: (_SETTINGS, _SETTINGS),
+    SYSTEM_OBJECT << 8 | CONTENT: ((SEGMENT, "system"), (SYSTEM, None)),
+    MESSAGES << 8: ((MESSAGE, None), (SEGMENT, "text")),
+    MESSAGE << 8 | CONTENT: ((SEGMENT, ""), (PARTS, None)),
+    MESSAGE << 8 | CALLS: (_NOTHING, (CALLS, None)),
+    MESSAGE << 8 | IMAGES: (_NOTHING, (IMAGES, None)),
+    MESSAGE << 8 | THOUGHTS: ((SEGMENT, "reasoning"), (THOUGHTS, None)),
+    MESSAGE << 8 | TOOLS: (_NOTHING, (TOOLS, None)),
+    MESSAGE << 8 | FUNCTION: ((SEGMENT, "tool_call"), _NOTHING),
+    MESSAGE << 8 | AUDIO: ((SEGMENT, "audio"), _NOTHING),
+    MESSAGE << 8 | MARK: (_MARK, _NOTHING),
+    GROUP << 8 | DECLARATIONS: ((TOOLS, None), (TOOLS, None)),
+    SEGMENT << 8 | FUNCTION: ((INNER, None), _NOTHING),
+    SEGMENT << 8 | CONTENT: (_NOTHING, (CONTENT, None)),
+    INNER << 8 | CONTENT: (_NOTHING, (CONTENT, None)),
+    CONTENT << 8: ((BLOCK, None), (BLOCK, None)),
+    **dict.fromkeys((of << 8 | name for of in (SEGMENT, INNER) for name in (MARK, POINT)), (_MARK, _MARK)),
+    **dict.fromkeys((BODY << 8 | MARK, BLOCK << 8 | MARK), (_MARK, _MARK)),
+    **{of << 8: ((SEGMENT, kind), (SEGMENT, kind)) for of, kind in (
+        (TOOLS, "tool"), (SYSTEM, "system"), (PARTS, ""), (CALLS, "tool_call"), (IMAGES, "image"), (THOUGHTS, "reasoning"),
+    )},
+}  # fmt: skip
+"""As `STRINGS`, for an object and an array → what it is, and the kind of the segment that begins with it. "": its members say it."""

@@ -6,11 +6,12 @@ from libc.stdint cimport int64_t, uint8_t
 from streamgauge.ingest.prompt_segments cimport PromptSegments
 from streamgauge.ingest.segment_hash cimport SegmentHash
 
-cdef int64_t NONE, BODY, TOOLS, SYSTEM, SYSTEM_OBJECT, MESSAGES, MESSAGE, PARTS, CALLS, IMAGES, THOUGHTS, DEEP, SEGMENT, INNER, CONTENT
-cdef int64_t BLOCK, MARK, GROUP, MODEL, SETTING, PROMPT, WRAPPER, TEXT, INPUT, ROLE, TYPE, NAME, ID, AUDIO, FUNCTION, POINT, TTL, MIME, LAST
+cdef int64_t NONE, BODY, CONTENT, DEEP, GROUP, ID, INNER, LAST, MARK, MESSAGE, MESSAGES, MIME, NAME, POINT, ROLE, SEGMENT, SETTING
+cdef int64_t SYSTEM_OBJECT, TEXT, TOOLS, TTL, TYPE
 cdef int64_t DECLARATIONS, _MOST_NAME, _MOST_SCALAR, _DEEPEST
 cdef uint8_t _SPACE, _COMMA
-cdef dict BODY_NAMES, MESSAGE_NAMES, PART_NAMES, KINDS_BY_NAME
+cdef dict BODY_NAMES, MESSAGE_NAMES, PART_NAMES, KINDS_BY_NAME, STRINGS, CONTAINERS
+cdef tuple _NOTHING
 
 @cython.final
 cdef class PromptSkeleton:
@@ -41,10 +42,8 @@ cdef class PromptSkeleton:
     cdef _name_ends(self, int64_t frame, bytes text, int64_t string_from, int64_t at)
     @cython.locals(at=int64_t)
     cdef _mark_begins(self, int64_t string_from)
-    @cython.locals(frame=int64_t, name=int64_t, new=int64_t, kind=str)
+    @cython.locals(frame=int64_t, name=int64_t, new=int64_t, opened=tuple)
     cdef opens(self, int64_t depth, int64_t at, bint is_array, bint is_value)
-    cdef int64_t _in_body(self, int64_t depth, int64_t at, int64_t name, bint is_array) except -1
-    cdef int64_t _in_the_message(self, int64_t depth, int64_t at, int64_t name, bint is_array) except -1
     @cython.locals(depth=int64_t, frame=int64_t, before=int64_t)
     cdef closes(self, int64_t at)
     cdef _begin(self, int64_t at, int64_t depth, str kind)

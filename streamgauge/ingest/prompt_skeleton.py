@@ -3,8 +3,8 @@
 `streamgauge.ingest.condensed_body` parses a body, and calls the reader at each name, string and container that is a direct member of the
 innermost relevant container (`watched` is the depth of its members). Everything below is only hashed.
 
-- A segment is a string, or a container with its brackets. Its hash covers its bytes in the body, without cache marks (`cache_control` and
-  the adjacent comma). A `cachePoint` marks the segment before it.
+- A segment is a string, or a container with its brackets. Its hash covers its bytes in the body, without cache marks (`cache_control` or
+  `prompt_cache_breakpoint`, and the adjacent comma). A `cachePoint` marks the segment before it.
 - A block with only a text is the same segment as a string, because clients send a block to set a cache mark, and a string later.
 - An element of `input` without parts, such as a call of the Responses API, is one segment with all of its bytes.
 """
@@ -12,9 +12,8 @@ innermost relevant container (`watched` is the depth of its members). Everything
 from __future__ import annotations
 
 from streamgauge.ingest.prompt_formats import (  # isort: skip
-    AUDIO, BLOCK, BODY, BODY_NAMES, CALLS, CONTENT, DECLARATIONS, DEEP, FUNCTION, GROUP, ID, IMAGES, INNER, INPUT, KINDS_BY_NAME, LAST,
-    MARK, MESSAGE, MESSAGE_NAMES, MESSAGES, MIME, MODEL, NAME, NONE, PART_NAMES, PARTS, POINT, PROMPT, ROLE, SEGMENT, SETTING, SYSTEM,
-    SYSTEM_OBJECT, TEXT, THOUGHTS, TOOLS, TTL, TYPE, WRAPPER,
+    BODY, BODY_NAMES, CONTAINERS, CONTENT, DECLARATIONS, DEEP, GROUP, ID, INNER, KINDS_BY_NAME, LAST, MARK, MESSAGE, MESSAGE_NAMES,
+    MESSAGES, MIME, NAME, NONE, PART_NAMES, POINT, ROLE, SEGMENT, SETTING, STRINGS, SYSTEM_OBJECT, TEXT, TOOLS, TTL, TYPE,
 )  # fmt: skip
 from streamgauge.ingest.prompt_segments import MAX_NAME_BYTES, PromptSegments
 from streamgauge.ingest.records import Segment
@@ -25,6 +24,7 @@ MAX_DEPTH = 7
 """Maximum depth of relevant names. `streamgauge.ingest.condensed_body` keeps no deeper ones from read to read."""
 
 _SPACE, _COMMA = b" ,"
+_NOTHING = ((NONE, None), (NONE, None))
 # Typed in the .pxd. Compiled code reads other globals from the module's dict.
 _MOST_NAME, _MOST_SCALAR, _DEEPEST = MAX_NAME_BYTES, MAX_SCALAR_BYTES, MAX_DEPTH
 
@@ -120,37 +120,16 @@ class PromptSkeleton:
 
     def string_begins(self, at: int, is_value: bool) -> None:
         """A string begins in the watched container: a name, the value of the last name, or an element of an array."""
-        frame, name, kind = self._frames[self.watched], self._name, ""
+        frame, name, kind = self._frames[self.watched], self._name if is_value else 0, ""
         if not is_value:
             if self._scalar_from >= 0:
                 self._scalar_ends(at)
             elif self._skips and frame != MARK:  # the value of the mark was not an object
                 self._skips, self._from = False, at
-            if frame == TOOLS:
-                kind = "tool"
-            elif frame == SYSTEM:
-                kind = "system"
-            elif frame in (MESSAGES, PARTS):
-                kind = "text"
-            elif frame == IMAGES:
-                kind = "image"
-            elif frame == THOUGHTS:
-                kind = "reasoning"
         elif frame == BODY:
             self._scalar_from = -1
-            if name == SETTING:
-                kind = "settings"
-            elif name == MODEL:
-                kind = "model"
-            elif name == SYSTEM:
-                kind = "system"
-            elif name in (INPUT, PROMPT, TEXT, LAST, MESSAGES):
-                kind = "text"
-        elif frame == MESSAGE:
-            if name == CONTENT:
-                kind = "text"
-            elif name == THOUGHTS:
-                kind = "reasoning"
+        if frame < DEEP:
+            kind = STRINGS.get(frame << 8 | name, "")
         elif frame == SEGMENT and name == TEXT and self._is_plain:
             self._flush(at + 1)
             self._in_text = True
@@ -243,95 +222,27 @@ class PromptSkeleton:
 
     def opens(self, depth: int, at: int, is_array: bool, is_value: bool) -> None:
         """A container begins in the watched one. `depth`: depth of its members. `is_value`: it is the value of the last name."""
-        frame, name, new = self._frames[depth - 1], self._name if is_value else 0, NONE
+        frame, name, new = self._frames[depth - 1], self._name if is_value else 0, BODY
         if depth == 1:
             new = NONE if is_array else BODY
-        elif frame == BODY:
-            self._scalar_from = -1
-            new = self._in_body(depth, at, name, is_array)
-        elif frame == TOOLS:
-            self._begin(at, depth, "tool")
-            new = SEGMENT
-        elif frame == SYSTEM:
-            self._begin(at, depth, "system")
-            new = SEGMENT
-        elif frame == SYSTEM_OBJECT:
-            new = SYSTEM if is_array else SEGMENT
-            if name != CONTENT:
-                new = NONE
-            elif not is_array:
-                self._begin(at, depth, "system")
-        elif frame == MESSAGES:
-            if is_array:
-                self._found.messages_begun += 1
-                self._begin(at, depth, "text")
-                new = SEGMENT
-            else:
+        else:
+            if frame == BODY:
+                self._scalar_from = -1
+            opened = CONTAINERS.get(frame << 8 | name, _NOTHING)[1 if is_array else 0]
+            new = opened[0]
+            if new == MESSAGE:
                 self._message_begins(at)
-                new = MESSAGE
-        elif frame == MESSAGE:
-            new = self._in_the_message(depth, at, name, is_array)
-        elif PARTS <= frame <= THOUGHTS:
-            kind = (
-                "tool_call"
-                if frame == CALLS
-                else "image"
-                if frame == IMAGES
-                else "reasoning"
-                if frame == THOUGHTS
-                else ""
-            )
-            self._begin(at, depth, kind)
-            new = SEGMENT
-        elif frame == GROUP:
-            new = TOOLS if name == DECLARATIONS else NONE
-        elif frame in (SEGMENT, INNER):
-            if name in (MARK, POINT):
-                new = MARK
-            elif name == FUNCTION and frame == SEGMENT and not is_array:
-                new = INNER
-            elif name == CONTENT and is_array and self._kind != "tool":
-                new = CONTENT
-        elif frame == CONTENT:
-            new = BLOCK
-        elif frame == BLOCK and name == MARK:
-            new = MARK
+            elif opened[1] is not None:
+                if frame == MESSAGES:
+                    self._found.messages_begun += 1
+                self._begin(at, depth, opened[1])
+            elif new == CONTENT and self._kind == "tool":
+                new = NONE
         if new == MARK:
             self._mark = b""
         if new and (depth <= _DEEPEST or self._depth == depth):
             self._frames[depth] = new if depth <= _DEEPEST else DEEP
             self.watched, self._name, self._is_first = depth, 0, True
-
-    def _in_body(self, depth: int, at: int, name: int, is_array: bool) -> int:
-        if name == TOOLS and is_array:
-            return TOOLS
-        if name == SYSTEM:
-            return SYSTEM if is_array else SYSTEM_OBJECT
-        if is_array and name in (MESSAGES, INPUT, PROMPT, TEXT):
-            return MESSAGES
-        if name == MESSAGES:
-            self._message_begins(at)
-            return MESSAGE
-        if name in (WRAPPER, INPUT, TEXT):
-            return BODY
-        if name == MARK:
-            return MARK
-        if name in (SETTING, PROMPT):
-            self._begin(at, depth, "settings")
-            return SEGMENT
-        return NONE
-
-    def _in_the_message(self, depth: int, at: int, name: int, is_array: bool) -> int:
-        if is_array:
-            return PARTS if name == CONTENT else name if name in (CALLS, IMAGES, THOUGHTS, TOOLS) else NONE
-        if name == MARK:
-            return MARK
-        if name in (CONTENT, FUNCTION, AUDIO, THOUGHTS):
-            self._begin(
-                at, depth, "tool_call" if name == FUNCTION else "audio" if name == AUDIO else "reasoning" if name == THOUGHTS else ""
-            )  # fmt: skip
-            return SEGMENT
-        return NONE
 
     def closes(self, at: int) -> None:
         """The watched container ends."""
@@ -342,7 +253,7 @@ class PromptSkeleton:
             self._skips, self._from = False, at
         self.watched = depth - 1
         if frame == MARK:
-            before = self._frames[depth - 1]
+            before, self._mark = self._frames[depth - 1], self._mark or b"explicit"
             if before == BODY:
                 self._body_mark = self._mark
             elif before == MESSAGE:

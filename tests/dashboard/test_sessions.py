@@ -224,8 +224,7 @@ def test_page_of_a_session_shows_what_fills_its_context(
         insert(connection, "prompt_segments", [
             {"stream_id": stream_id, "session_id": "main", "started_at": at + timedelta(seconds=n), "tool_set": 7, "tools_bytes": 1000,
              "system_bytes": 1000, "text_bytes": 2000 * (n + 1), "image_bytes": 0, "audio_bytes": 0, "file_bytes": 0, "reasoning_bytes": 0,
-             "tool_call_bytes": 0, "tool_result_bytes": 2000 * n, "other_bytes": 0, "settings_bytes": 9, "kinds": ["tool_call"],
-             "names": ["Read"], "messages": [1], "hashes": [5]}
+             "tool_call_bytes": 0, "tool_result_bytes": 2000 * n, "other_bytes": 0, "settings_bytes": 9, "calls": ["Read"][n:]}
             for n, stream_id in enumerate(ids)
         ])  # fmt: skip
         insert(connection, "prompt_tools", [

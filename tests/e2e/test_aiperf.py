@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from contextlib import closing
@@ -29,6 +30,7 @@ from tests.e2e.running import simulator
 
 pytestmark = aiperf.MARKS
 BLOCK = 64
+NAME = "tests/bpe"
 HITS = """
 import sys
 from pathlib import Path
@@ -65,10 +67,14 @@ def python(script: str, *argv: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = str(tmp_path_factory.mktemp("tokenizer"))
-    python(TOKENIZER, folder)
-    return folder
+def hub(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment with a cache of the hub that has a tokenizer, without network. AIPerf's workers read no folder."""
+    cache, revision = tmp_path_factory.mktemp("hub"), "0" * 40
+    repository = cache / f"models--{NAME.replace('/', '--')}"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(revision)
+    python(TOKENIZER, str(repository / "snapshots" / revision))
+    return {**os.environ, "HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -116,13 +122,13 @@ def available(data: Path) -> tuple[int, int, int]:
     return len(rows), hit, total
 
 
-def replay(tokenizer: str, artifacts: Path, *argv: str) -> dict[str, Any]:
+def replay(hub: dict[str, str], artifacts: Path, *argv: str) -> dict[str, Any]:
     """The report of a replay against the simulator."""
     with simulator("--rate-faults", "0", "--time-scale", "0.05") as url:
         done = subprocess.run(
             [str(aiperf.AIPERF), "profile", "-m", "gpt-sim-mini", "--url", url, "--endpoint-type", "chat", "--streaming", "--ui", "none",
-             "--tokenizer", tokenizer, "--artifact-dir", str(artifacts), *argv],
-            capture_output=True, text=True,
+             "--tokenizer", NAME, "--artifact-dir", str(artifacts), *argv],
+            env=hub, capture_output=True, text=True,
         )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:]
     found: dict[str, Any] = json.loads((artifacts / "profile_export_aiperf.json").read_text())
@@ -137,10 +143,10 @@ def test_prefix_hits_of_a_weka_trace_are_what_is_available(data: Path, tmp_path:
     assert hit > total / 4
 
 
-def test_replayed_weka_trace_has_all_requests(data: Path, tokenizer: str, tmp_path: Path) -> None:
+def test_replayed_weka_trace_has_all_requests(data: Path, hub: dict[str, str], tmp_path: Path) -> None:
     about = export(data, "weka", tmp_path / "trace")
     found = replay(
-        tokenizer, tmp_path / "out", "--custom-dataset-type", "weka_trace", "--input-file", str(tmp_path / "trace"),
+        hub, tmp_path / "out", "--custom-dataset-type", "weka_trace", "--input-file", str(tmp_path / "trace"),
         "--concurrency", str(about["conversations"]), "--request-count", str(about["requests"]),
     )  # fmt: skip
     assert found["request_count"]["avg"] == about["requests"]
@@ -148,7 +154,7 @@ def test_replayed_weka_trace_has_all_requests(data: Path, tokenizer: str, tmp_pa
 
 
 def test_mooncake_trace_is_analysed_and_replayed_with_its_lengths(
-    data: Path, tokenizer: str, tmp_path: Path
+    data: Path, hub: dict[str, str], tmp_path: Path
 ) -> None:
     about = export(data, "mooncake", trace := tmp_path / "trace.jsonl")
     argv = [str(aiperf.AIPERF), "analyze-trace", str(trace), "--block-size", str(BLOCK)]
@@ -157,7 +163,7 @@ def test_mooncake_trace_is_analysed_and_replayed_with_its_lengths(
     assert requests is not None
     assert int(requests[1]) == about["requests"]
     found = replay(
-        tokenizer, tmp_path / "out", "--custom-dataset-type", "mooncake_trace", "--input-file", str(trace), "--fixed-schedule",
+        hub, tmp_path / "out", "--custom-dataset-type", "mooncake_trace", "--input-file", str(trace), "--fixed-schedule",
         "--isl-block-size", str(BLOCK),
     )  # fmt: skip
     assert found["request_count"]["avg"] == about["requests"]

@@ -106,9 +106,19 @@ def test_members_in_another_order_give_the_same_segments() -> None:
         assert segments(data, *(rng.randrange(len(data)) for _ in range(3))) == expected
 
 
+@pytest.mark.parametrize(
+    ("mark", "kept"),
+    [
+        ({"cache_control": {"type": "ephemeral"}}, "ephemeral"),
+        ({"cache_control": {"type": "ephemeral", "ttl": "1h"}}, "1h"),
+        ({"prompt_cache_breakpoint": {"mode": "explicit"}}, "explicit"),
+        ({"prompt_cache_breakpoint": {"mode": "explicit", "ttl": "12h"}}, "12h"),
+    ],
+)
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (",\n    ", ": ")])
-def test_cache_marks_are_no_part_of_the_hash(separators: tuple[str, str]) -> None:
-    mark = {"cache_control": {"type": "ephemeral"}}
+def test_cache_marks_are_no_part_of_the_hash(
+    separators: tuple[str, str], mark: dict[str, Any], kept: str
+) -> None:
     block = {"type": "text", "text": "a"}
     marked = [{**mark, **block}, {"type": "text", **mark, "text": "a"}, {**block, **mark}]
     [plain] = segments(json.dumps({"system": [block]}, separators=separators).encode())
@@ -116,7 +126,7 @@ def test_cache_marks_are_no_part_of_the_hash(separators: tuple[str, str]) -> Non
         data = json.dumps({"system": [one]}, separators=separators).encode()
         for cut in range(len(data)):
             [found] = segments(data, cut)
-            assert (found.hash, found.mark) == (plain.hash, "ephemeral")
+            assert (found.hash, found.mark) == (plain.hash, kept)
         assert segments(data, *range(len(data))) == [found]
 
 

@@ -147,6 +147,7 @@ def test_pi_gets_an_extension_with_the_base_urls(tmp_path: Path) -> None:
     call = Routes((), {}).point(["pi", "-p", "hi"], TAP, tmp_path)
     assert call.argv == ["pi", "-e", str(tmp_path / "pi-base-urls.js"), "-p", "hi"]
     text = (tmp_path / "pi-base-urls.js").read_text()
+    assert (tmp_path / "pi-base-urls.js").stat().st_mode & 0o077 == 0
     assert f'pi.registerProvider("anthropic", {{ baseUrl: "{TAP}/anthropic" }});' in text
     assert f'pi.registerProvider("google", {{ baseUrl: "{TAP}/gemini/v1beta" }});' in text
     assert Routes((), {}).point(["pi", "install", "x"], TAP, tmp_path).argv == ["pi", "install", "x"]

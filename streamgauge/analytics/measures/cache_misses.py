@@ -7,6 +7,7 @@ else its input tokens. A hit read at least `HIT_SHARE` of them, less `HIT_TOKENS
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import NamedTuple
@@ -19,45 +20,52 @@ from streamgauge.ingest.records import Segment
 HIT_SHARE = 0.9
 HIT_TOKENS = 128
 """Some providers cache blocks of this size."""
-LOOKBACK = 20
-"""Blocks before a cache mark in which Anthropic searches for an earlier one.
-https://platform.claude.com/docs/en/build-with-claude/prompt-caching"""
-_MARK_S = {"5m": 300, "1h": 3600, "30m": 1800}
-_DEFAULT_MARK_S = 300
+_MARK_S = {"5m": 300, "ephemeral": 300, "default": 300, "30m": 1800, "1h": 3600, "12h": 43_200}
 
 
 class CacheRule(NamedTuple):
     """What a provider documents about its cache. None: not documented."""
 
     provider: str
-    """Glob, as `model`. The first rule that matches applies."""
-    model: str
-    lifetime_s: int | None
-    """Time without use after which a prefix may be evicted, unless a cache mark has another."""
+    """Glob. The first rule that matches applies."""
+    models: str
+    """Globs, separated by spaces."""
     least_tokens: int
     """A shorter prompt is not cached."""
+    lifetime_s: int | None
+    """Time without use after which a prefix may be evicted, unless a cache mark has another."""
     source: str
+    lookback: int | None = None
+    """Blocks before a cache mark in which the provider searches for an earlier one."""
 
 
 _ANTHROPIC = "https://platform.claude.com/docs/en/build-with-claude/prompt-caching"
 _OPENAI = "https://developers.openai.com/api/docs/guides/prompt-caching"
-_GEMINI = "https://ai.google.dev/gemini-api/docs/caching"
+_AZURE = "https://learn.microsoft.com/azure/foundry/openai/how-to/prompt-caching"
+_GOOGLE = "https://docs.cloud.google.com/gemini-enterprise-agent-platform/models/context-cache/context-cache-overview"
+_DAY_S = 86_400
 RULES = (
     *(
-        CacheRule("*", model, _DEFAULT_MARK_S, least, _ANTHROPIC)
-        for model, least in (
-            ("*claude-opus-4-[5-9]*", 4096), ("*claude-haiku-4-5*", 4096), ("*claude*haiku-3*", 2048), ("*claude-3-haiku*", 2048),
-            ("*claude-3-5-haiku*", 2048), ("*claude*", 1024),
+        CacheRule("*", models, least, 300, _ANTHROPIC, 20)
+        for models, least in (
+            ("*claude-opus-4?[56]* *claude-haiku-4?5*", 4096),
+            ("*claude-opus-4?7* *claude-mythos-preview* *claude-3*haiku*", 2048),
+            ("*claude-sonnet-5?5*", 512),
+            ("*claude-opus-4* *claude-sonnet-4* *claude-sonnet-5* *claude-3*", 1024),
+            ("*claude*", 512),
         )
     ),
-    CacheRule("*openai", "gpt-5.[6-9]*", 1800, 1024, _OPENAI),
-    CacheRule("*openai", "*", 600, 1024, _OPENAI),
-    CacheRule("gcp.*", "*pro*", None, 4096, _GEMINI),
-    CacheRule("gcp.*", "*", None, 1024, _GEMINI),
-    CacheRule("deepseek", "*", None, 64, "https://api-docs.deepseek.com/guides/kv_cache"),
-    CacheRule("groq", "*", 7200, 128, "https://console.groq.com/docs/prompt-caching"),
-    CacheRule("*", "*", None, 0, ""),
-)  # fmt: skip
+    CacheRule("*openai", "gpt-5.[6-9]* gpt-[6-9]*", 1024, 1800, _OPENAI),
+    CacheRule("openai", "gpt-5* gpt-4.1*", 1024, _DAY_S, _OPENAI),
+    CacheRule("azure.ai.openai", "gpt-5.5*", 1024, _DAY_S, _AZURE),
+    CacheRule("*openai", "*", 1024, 600, _OPENAI),
+    CacheRule("gcp.*", "*gemini-2*", 2048, _DAY_S, _GOOGLE),
+    CacheRule("gcp.*", "*gemini*", 4096, _DAY_S, _GOOGLE),
+    CacheRule("deepseek", "*", 64, None, "https://api-docs.deepseek.com/news/news0802"),
+    CacheRule("groq", "*", 128, 7200, "https://console.groq.com/docs/prompt-caching"),
+    CacheRule("alibaba", "*", 256, None, "https://www.alibabacloud.com/help/model-studio/context-cache"),
+    CacheRule("*", "*", 0, None, ""),
+)
 _NEEDS_MARKS = ("anthropic", "aws.bedrock", "gcp.vertex_ai")
 """Providers that cache Anthropic's Messages only at cache marks."""
 _CHANGES = {
@@ -97,14 +105,15 @@ def is_same_reason(provider: str, compared: str) -> bool:
 
 @lru_cache(1_000)
 def rule_of(provider: str | None, model: str | None) -> CacheRule:
-    of = (provider or "").lower(), (model or "").lower()
-    return next(
-        rule for rule in RULES if fnmatchcase(of[0], rule.provider) and fnmatchcase(of[1], rule.model)
-    )
+    by, of = (provider or "").lower(), (model or "").lower()
+    matching = (rule for rule in RULES if fnmatchcase(by, rule.provider))
+    return next(rule for rule in matching if any(fnmatchcase(of, glob) for glob in rule.models.split()))
 
 
-def lifetime_s_of(mark: str | None) -> int:
-    return _MARK_S.get(mark or "", _DEFAULT_MARK_S)
+def lifetimes_s(rule: CacheRule, marks: Iterable[str | None]) -> list[int]:
+    """Known lifetimes of the parts of a prompt with these cache marks. Without marks: that of the provider."""
+    found = [_MARK_S.get(mark, rule.lifetime_s) for mark in marks if mark] or [rule.lifetime_s]
+    return [one for one in found if one is not None]
 
 
 def reason_of(row: StreamRow, prompt: Prompt, base: Prompt | None, shared: int) -> CacheMiss | None:
@@ -148,7 +157,7 @@ def _first_reason(row: StreamRow, prompts: list[Prompt], rule: CacheRule, tokens
     """The reason that follows without a comparison of the segments. `prompts`: the prompt, then the earlier one if there is one."""
     if tokens < rule.least_tokens:
         return "too_short"
-    if _needs_marks(row) and not all(any(one.mark for one in prompt.segments) for prompt in prompts):
+    if _needs_marks(row) and not all(any(prompt.marks) for prompt in prompts):
         return "no_marker"
     prompt = prompts[0]
     has_past = (row["turn"] or 1) > 1 or any(one.kind in _OF_TOOLS for one in prompt.segments)
@@ -218,22 +227,20 @@ def _other_reason(
     assert now is not None
     if base.cached_ns > prompt.started_ns:
         return "parallel_request", None
-    marks = [place for place, one in enumerate(base.segments[:shared]) if one.mark]
+    olds, news = base.marks[:shared], prompt.marks
+    marks = [place for place, mark in enumerate(olds) if mark]
     if marks:
-        marked = [place for place, one in enumerate(prompt.segments) if one.mark]
         for place in marks:
-            mark = prompt.segments[place].mark
-            if mark and mark != base.segments[place].mark:
+            if news[place] and news[place] != olds[place]:
                 return "marker_changed", _label(base.segments, place)
-        if not any(0 <= place - marks[-1] <= LOOKBACK for place in marked):
+        if rule.lookback and not any(news[marks[-1] : marks[-1] + rule.lookback + 1]):
             return "marker_changed", _label(base.segments, marks[-1])
     if (before.gateway, before.provider) != (now.gateway, now.provider):
         return "other_provider", None
     if _differ(before.inference_region, now.inference_region):
         return "other_region", None
-    lifetimes = [lifetime_s_of(base.segments[place].mark) for place in marks]
-    lifetime_s = min(lifetimes) if lifetimes else rule.lifetime_s
-    if lifetime_s is not None and prompt.started_ns - base.cached_ns > lifetime_s * 10**9:
+    lifetimes = lifetimes_s(rule, olds)
+    if lifetimes and prompt.started_ns - base.started_ns > min(lifetimes) * 10**9:
         return "expired", None
     if _differ(before.server_instance, now.server_instance):
         return "other_instance", None

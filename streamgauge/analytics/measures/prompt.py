@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
+from streamgauge.analytics.reports.prefixes import Placed
 from streamgauge.analytics.schema.stream_columns import StreamRow
 from streamgauge.ingest.records import Segment
 
-_SETTINGS = ("model", "settings")
+SETTINGS = ("model", "settings")
 
 
 class Served(NamedTuple):
@@ -40,6 +41,8 @@ class Prompt:
 
     stream_id: str
     segments: list[Segment]
+    marks: list[str | None] = field(default_factory=list)
+    """Of the segments."""
     started_ns: int = 0
     cached_ns: int = 0
     """When the server had read it: t0 + TTFT."""
@@ -59,6 +62,9 @@ class Prompt:
     tools: list[Segment] = field(default_factory=list)
     tool_set: int | None = None
     tools_stored_ns: int = 0
+    placed: Placed | None = None
+    scope: tuple[str | None, ...] = ()
+    """Of `placed`."""
     served: Served | None = None
     leaves_out_zero: bool = False
     """`served` has 0 cached tokens because the response has no number of them."""
@@ -80,11 +86,11 @@ class Prompt:
     @property
     def hashes(self) -> set[bytes]:
         """Segments that are not settings."""
-        return {one.hash for one in self.segments if one.kind not in _SETTINGS}
+        return {one.hash for one in self.segments if one.kind not in SETTINGS}
 
 
-def equal_first(one: Sequence[Segment], other: Sequence[Segment], start: int = 0) -> int:
-    """The number of equal first segments. The first `start` ones are known to be equal."""
+def equal_first(one: Sequence[Any], other: Sequence[Any], start: int = 0) -> int:
+    """The number of equal first elements. The first `start` ones are known to be equal."""
     end = min(len(one), len(other))
     if one[start:end] == other[start:end]:
         return end

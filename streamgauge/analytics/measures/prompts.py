@@ -18,26 +18,20 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import polars as pl
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.measures.cache_misses import NOT_COMPARED, CacheMiss, is_same_reason, reason_of
-from streamgauge.analytics.measures.prompt import Prompt, equal_first, same_first, served_of
+from streamgauge.analytics.measures.prompt import SETTINGS, Prompt, equal_first, same_first, served_of
 from streamgauge.analytics.measures.prompt_reuse import Reuse, reuse_of
 from streamgauge.analytics.reports.prefixes import Prefixes
-from streamgauge.analytics.reports.prompts import (
-    HASH_BYTES,
-    MAX_CHAIN,
-    MAX_SIZE,
-    known_name,
-    lists,
-    moved,
-    number,
-)
+from streamgauge.analytics.reports.prompts import MAX_CHAIN, MAX_SIZE, encoded, known_name, moved
 from streamgauge.analytics.schema.dimensions import WARM_UP
 from streamgauge.analytics.schema.frames import frame_of_rows
+from streamgauge.analytics.schema.outcomes import ANSWERED
 from streamgauge.analytics.schema.prompt_parts import BYTES_COLUMNS
 from streamgauge.analytics.schema.stream_columns import StreamRow
 from streamgauge.analytics.schema.tables import PROMPT_SEGMENTS, PROMPT_TOOLS
@@ -48,8 +42,11 @@ log = logging.getLogger(__name__)
 MAX_CONVERSATIONS = 4
 MAX_SEGMENTS = 200_000
 """About 50 MB."""
+MAX_KEPT_BY_SERVER = 20_000
+"""Segments of the response that a prompt continues. With more the prompt is incomplete."""
 TOOLS_AGAIN_NS = 86_400 * 10**9
 """The tools of a session are stored again after this time, because retention may delete the first request with them."""
+_of_answer = itemgetter(*ANSWERED)
 SUM_COLUMNS = tuple(name for name in PROMPT_SEGMENTS.types if name in BYTES_COLUMNS.values())
 _SUM_OF = {kind: SUM_COLUMNS.index(name) for kind, name in BYTES_COLUMNS.items()}
 
@@ -115,32 +112,29 @@ class Prompts:
     def restore(self, rows: Iterable[dict[str, Any]]) -> None:
         """Continue after a restart from `Store.recent_prompts`, the newest last."""
         for row in rows:
-            prompt = Prompt(
-                row["stream_id"], row["segments"], row["started_ns"], row["started_ns"] + (row["ttft_ns"] or 0),
-                row["response_id"], (row["text_chars"] or 0) + (row["tool_call_chars"] or 0), row["left_out"], row["incomplete"],
-                differences=row["differences"], sums=[row[name] for name in SUM_COLUMNS],
-            )  # fmt: skip
-            prompt.served, key = served_of(row), _session_of(row)
-            prompt.is_warm_up = row["operation"] == WARM_UP
+            key, prompt = (
+                _session_of(row),
+                _prompt_of(row, row["segments"], row["started_ns"], row["left_out"]),
+            )
+            prompt.marks, prompt.incomplete = _marks(prompt.segments), row["incomplete"]
+            prompt.differences, prompt.sums = row["differences"], [row[name] for name in SUM_COLUMNS]
             _add_tools(prompt, None, key)
-            self._keep(key, prompt, *_base(prompt, self._sessions.get(key, ())))
-            reuse_of(self._prefixes, prompt, row)
+            base, shared = _base(prompt, self._sessions.get(key, ()))
+            reuse_of(self._prefixes, prompt, row, base, shared)
+            self._keep(key, prompt, base, shared)
 
     def _add(self, row: StreamRow, stream: FinishedStream) -> _Made | None:
         asked = stream.conversation
         if asked is None or asked.anatomy is None or not asked.anatomy.segments:
             return None
+        if asked.anatomy.segments[-1].kind in SETTINGS and asked.previous_response_id is None:
+            return None  # no prompt
         key = _session_of(row)
         before = [one for one in self._sessions.get(key, ()) if one.stream_id != row["stream_id"]]
-        prompt = Prompt(row["stream_id"], asked.anatomy.segments, left_out=asked.anatomy.left_out)
+        prompt = _prompt_of(row, asked.anatomy.segments, stream.started_wall_ns, asked.anatomy.left_out)
         prompt.is_unexpected = not before
         continued = _complete(prompt, asked, before)
-        prompt.started_ns = stream.started_wall_ns
-        prompt.cached_ns = stream.started_wall_ns + (row["ttft_ns"] or 0)
-        prompt.response_id = row["response_id"]
-        prompt.output_bytes = (row["text_chars"] or 0) + (row["tool_call_chars"] or 0)
-        prompt.is_warm_up = row["operation"] == WARM_UP
-        prompt.served = served_of(row)
+        prompt.marks = _marks(prompt.segments)
         if continued is not None:
             base: Prompt | None = continued
             shared = same_first(continued.segments, prompt.segments)
@@ -149,8 +143,10 @@ class Prompts:
         if base is not None:
             _add_zero(prompt, base)
         miss = reason_of(row, prompt, base, shared)
-        segments, tools = _rows(prompt, base, row, key, reuse_of(self._prefixes, prompt, row))
-        if row["input_tokens"] is not None or row["ttft_ns"] is not None:
+        is_answered = any(value is not None for value in _of_answer(row))
+        reuse = reuse_of(self._prefixes, prompt, row, base, shared)
+        segments, tools = _rows(prompt, base, shared, row, key, reuse, counts_calls=is_answered)
+        if is_answered:
             self._keep(key, prompt, base, shared)
         return _Made(segments, tools, miss)
 
@@ -162,6 +158,19 @@ class Prompts:
         self._segments += _weight([prompt]) - _weight(removed)
         while self._segments > MAX_SEGMENTS and len(self._sessions) > 1:
             self._segments -= _weight(self._sessions.pop(next(iter(self._sessions))))
+
+
+def _prompt_of(row: Any, segments: list[Segment], started_ns: int, left_out: int) -> Prompt:
+    """`row`: of `streams`."""
+    return Prompt(
+        row["stream_id"], segments, started_ns=started_ns, cached_ns=started_ns + (row["ttft_ns"] or 0), response_id=row["response_id"],
+        output_bytes=(row["text_chars"] or 0) + (row["tool_call_chars"] or 0), is_warm_up=row["operation"] == WARM_UP, left_out=left_out,
+        served=served_of(row),
+    )  # fmt: skip
+
+
+def _marks(segments: Sequence[Segment]) -> list[str | None]:
+    return [one.mark for one in segments]
 
 
 def _weight(prompts: Sequence[Prompt]) -> int:
@@ -224,11 +233,11 @@ def _complete(prompt: Prompt, asked: Conversation, before: Sequence[Prompt]) -> 
         continued = next((one for one in reversed(before) if one.response_id == previous), None)
     else:
         continued = before[-1] if before else None
-    if continued is None:
+    if continued is None or len(continued.segments) > MAX_KEPT_BY_SERVER:
         prompt.incomplete = previous is not None or (asked.turns or 0) > 1
         return None
     answered = continued.message_count
-    output = blake2b((continued.response_id or continued.stream_id).encode(), digest_size=HASH_BYTES).digest()
+    output = blake2b((continued.response_id or continued.stream_id).encode(), digest_size=8).digest()
     head = prompt.segments[: prompt.head_count]
     answer = (
         []
@@ -241,44 +250,51 @@ def _complete(prompt: Prompt, asked: Conversation, before: Sequence[Prompt]) -> 
         *answer,
         *moved(prompt.segments[len(head) :], answered + len(answer)),
     ]
-    prompt.incomplete = continued.incomplete
+    prompt.incomplete = continued.incomplete or continued.left_out > 0
     return continued
 
 
 def _rows(
-    prompt: Prompt, base: Prompt | None, row: StreamRow, key: Any, reuse: Reuse
+    prompt: Prompt,
+    base: Prompt | None,
+    shared: int,
+    row: StreamRow,
+    key: Any,
+    reuse: Reuse,
+    *,
+    counts_calls: bool,
 ) -> tuple[tuple[Any, ...], list[tuple[Any, ...]]]:
     """The row of `prompt_segments` and those of `prompt_tools`. Sets what the prompt has in common with its base."""
-    segments = prompt.segments
+    segments, removed = prompt.segments, list[Segment]()
     first = last = 0
+    prompt.sums = [*base.sums] if base is not None else [0] * len(SUM_COLUMNS)
     if base is not None:
         moved_by = prompt.message_count - base.message_count
-        first = equal_first(base.segments, segments)
+        first = equal_first(base.marks[:shared], prompt.marks[:shared])
         last = _equal_last(base.segments, segments, first, moved_by)
+        removed = base.segments[first : len(base.segments) - last]
         # The same objects, so that prompts of one conversation share memory.
-        kept_last = base.segments[len(base.segments) - last :]
         segments[:first] = base.segments[:first]
         if not moved_by:
-            segments[len(segments) - last :] = kept_last
-        prompt.sums = [*base.sums]
-        for one in base.segments[first : len(base.segments) - last]:
-            prompt.sums[_SUM_OF[one.kind]] -= one.size
-        for one in segments[first : len(segments) - last]:
-            prompt.sums[_SUM_OF[one.kind]] += one.size
-    else:
-        prompt.sums = [0] * len(SUM_COLUMNS)
-        for one in segments:
-            prompt.sums[_SUM_OF[one.kind]] += one.size
+            segments[len(segments) - last :] = base.segments[len(base.segments) - last :]
+    added = segments[first : len(segments) - last]
+    for sign, changed in ((-1, removed), (1, added)):
+        for one in changed:
+            prompt.sums[_SUM_OF[one.kind]] += sign * one.size
+    # By name, because agents change the bytes of earlier calls: Gemini CLI removes their signatures.
+    calls = [known_name(one.name) for one in added if one.kind == "tool_call"] if counts_calls else []
+    for one in removed:
+        if one.kind == "tool_call" and (name := known_name(one.name)) in calls:
+            calls.remove(name)
     tools = _add_tools(prompt, base, key)
     if base is not None and (base.differences == MAX_CHAIN or not first + last):
         base, first, last = None, 0, 0
     prompt.differences = base.differences + 1 if base is not None else 0
-    stored = segments[first : len(segments) - last]
     return (
         prompt.stream_id, row["started_at"], row["session_id"], base.stream_id if base is not None else None,
         prompt.differences, first, last,
-        *lists(stored), prompt.left_out, prompt.incomplete, len(segments), prompt.message_count,
-        prompt.tool_set, *prompt.sums, *reuse,
+        encoded(segments[first : len(segments) - last]), prompt.left_out, prompt.incomplete, len(segments), prompt.message_count,
+        prompt.tool_set, calls, *prompt.sums, *reuse,
     ), tools  # fmt: skip
 
 
@@ -295,7 +311,7 @@ def _add_tools(prompt: Prompt, base: Prompt | None, key: Any) -> list[tuple[Any,
             return []
     else:
         of_set = (repr(key).encode(), *(one.hash for one in prompt.tools))
-        prompt.tool_set = number(blake2b(b"\0".join(of_set), digest_size=HASH_BYTES).digest())
+        prompt.tool_set = int.from_bytes(blake2b(b"\0".join(of_set), digest_size=8).digest(), signed=True)
     return [
         (prompt.stream_id, prompt.tool_set, position, known_name(one.name), mcp_server(one.name), min(one.size, MAX_SIZE))
         for position, one in enumerate(prompt.tools)

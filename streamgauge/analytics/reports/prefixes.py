@@ -9,9 +9,11 @@ So equal prefixes have equal tokens. If a prompt continues another one, the shar
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
+from operator import itemgetter
+from typing import NamedTuple
 
 from streamgauge.analytics.schema.prompt_parts import PROMPT_WEIGHTS
 from streamgauge.ingest.records import Segment
@@ -21,24 +23,29 @@ MAX_PREFIXES = 200_000
 
 
 _Use = list[int]
-"""A prefix: its tokens, and the first and the last time at which a server had read it, in ns."""
+"""A prefix: its tokens, when a server had first read it, and when the last request with it began, in ns."""
 _END, _FIRST, _LAST = range(3)
+_end, _first = itemgetter(_END), itemgetter(_FIRST)
+_NEVER = 2**63
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """One prompt. `keys` and `ends` have an item for each segment."""
 
-    keys: Sequence[int]
+    keys: list[int]
     """Each identifies the prefix that ends with the segment, within this process."""
     ends: Sequence[int]
     """Tokens of the prefix that ends with the segment. The last one is the tokens of the prompt."""
     seen: int
-    """Tokens of the longest prefix that an earlier prompt had."""
+    """Tokens of the longest prefix that a server had read before."""
     available: int
-    """Of `seen`, those that a server had read within `kept_ns` before the prompt."""
+    """Of `seen`, those of the longest prefix whose last request began within `kept_ns` before the prompt."""
     at_server: int | None
     """Of `available`, those that the same server had read. None: the server is unknown."""
+    uses: list[_Use]
+    """Of each segment, for prompts that continue this one."""
+    generation: int
+    """Of `Prefixes`, in which the keys were added."""
 
 
 class Prefixes:
@@ -49,6 +56,7 @@ class Prefixes:
         self._most = most
         self._young: dict[int, _Use] = {}
         self._old: dict[int, _Use] = {}
+        self._generation = 0
 
     def add(
         self,
@@ -59,52 +67,69 @@ class Prefixes:
         server: str | None = None,
         began_ns: int = 0,
         read_ns: int = 0,
-        kept_ns: int = 2**63,
+        kept_ns: int = _NEVER,
+        base: Placed | None = None,
+        shared: int = 0,
     ) -> Placed:
         """Compare a prompt of at least one segment with earlier ones, and keep its prefixes.
 
         `scope`: only prompts with an equal scope are compared. `began_ns`: start of the request. `read_ns`: when the server had read
-        the prompt. `kept_ns`: how long the server keeps it after that.
+        the prompt. `kept_ns`: how long the server keeps it after the start. `base`: an earlier prompt with the same scope, whose first
+        `shared` segments are equal.
         """
-        keys = list(accumulate(segments, _key, initial=hash(scope)))[1:]
-        uses = self._uses(keys)
-        seen = len(uses)
-        start = uses[-1][_END] if uses else 0
-        weights = [*accumulate(one.size * PROMPT_WEIGHTS[one.kind] for one in segments[seen:])]
+        keys, uses = (base.keys[:shared], base.uses[:shared]) if base is not None else ([], [])
+        keys += accumulate(segments[len(keys) :], _key, initial=keys.pop() if keys else hash(scope))
+        if len(keys) > len(segments):  # that of the scope
+            del keys[0]
+        self._add_uses(uses, keys)
+        known, start = len(uses), uses[-1][_END] if uses else 0
+        weights = [*accumulate(one.size * PROMPT_WEIGHTS[one.kind] for one in segments[known:])]
         per_weight = max(0, tokens - start) / weights[-1] if weights and weights[-1] else 0.0
-        ends = [*(use[_END] for use in uses), *(start + round(weight * per_weight) for weight in weights)]
+        ends = [*map(_end, uses), *(start + round(weight * per_weight) for weight in weights)]
         placed = [min(end, tokens) for end in ends] if ends[-1] > tokens else [*ends]
         placed[-1] = tokens
-        available, at_server = _length(uses, placed, began_ns, kept_ns), None
+        seen, available = (_length(uses, placed, began_ns, most_ns) for most_ns in (_NEVER, kept_ns))
+        at_server = None
         if server is not None:
-            of_server = [hash((server, key)) for key in keys]
-            uses_there = self._uses(of_server)
+            of_server, uses_there = [hash((server, key)) for key in keys], list[_Use]()
+            self._add_uses(uses_there, of_server)
             at_server = _length(uses_there, placed, began_ns, kept_ns)
-            self._keep(of_server, uses_there, ends, read_ns)
-        self._keep(keys, uses, ends, read_ns)
-        return Placed(keys, placed, placed[seen - 1] if seen else 0, available, at_server)
+            self._keep(of_server, uses_there, ends, began_ns, read_ns)
+        generation = self._generation
+        is_young = base is not None and base.generation == generation
+        self._keep(keys, uses, ends, began_ns, read_ns, shared if is_young else 0)
+        return Placed(keys, placed, seen, available, at_server, uses, generation)
 
-    def _uses(self, keys: Sequence[int]) -> list[_Use]:
-        """Uses of the leading keys that are known."""
-        found, young, old = list[_Use](), self._young, self._old
-        for key in keys:
+    def _add_uses(self, uses: list[_Use], keys: Sequence[int]) -> None:
+        """Add the uses of the next keys that are known."""
+        young, old = self._young, self._old
+        for key in keys[len(uses) :]:
             use = young.get(key) or old.get(key)
             if use is None:
                 break
-            found.append(use)
-        return found
+            uses.append(use)
 
-    def _keep(self, keys: Sequence[int], uses: list[_Use], ends: Sequence[int], read_ns: int) -> None:
-        """Add a use of each key. `uses`: those of the leading keys that are known."""
-        for use in uses:
-            if read_ns > use[_LAST]:
-                use[_LAST] = read_ns
-            elif read_ns < use[_FIRST]:
-                use[_FIRST] = read_ns
-        uses += ([end, read_ns, read_ns] for end in ends[len(uses) :])
-        self._young.update(zip(keys, uses, strict=True))
+    def _keep(
+        self,
+        keys: Sequence[int],
+        uses: list[_Use],
+        ends: Sequence[int],
+        began_ns: int,
+        read_ns: int,
+        young: int = 0,
+    ) -> None:
+        """Add a use of each key. `uses`: those of the leading keys that are known. The first `young` ones are in the present generation."""
+        # A use of a prefix is one of all shorter ones, so these were read earlier, and used later.
+        if uses and read_ns < uses[-1][_FIRST]:
+            for use in uses:
+                use[_FIRST] = min(use[_FIRST], read_ns)
+        for use in uses[bisect_right(uses, -began_ns, key=_unused_since) :]:
+            use[_LAST] = began_ns
+        uses += ([end, read_ns, began_ns] for end in ends[len(uses) :])
+        self._young.update(zip(keys[young:], uses[young:], strict=True))
         if len(self._young) > self._most // 2:
             self._old, self._young = self._young, {}
+            self._generation += 1
 
 
 def with_rest(
@@ -123,7 +148,10 @@ def _key(before: int, one: Segment) -> int:
 
 def _length(uses: Sequence[_Use], ends: Sequence[int], began_ns: int, kept_ns: int) -> int:
     """Tokens of the longest of these prefixes that a server had read and still keeps."""
-    for use, end in zip(reversed(uses), reversed(ends[: len(uses)]), strict=True):
-        if use[_FIRST] <= began_ns <= use[_LAST] + kept_ns:
-            return end
-    return 0
+    read = bisect_right(uses, began_ns, key=_first)
+    count = bisect_right(uses, kept_ns - began_ns, hi=read, key=_unused_since)
+    return ends[count - 1] if count else 0
+
+
+def _unused_since(use: _Use) -> int:
+    return -use[_LAST]

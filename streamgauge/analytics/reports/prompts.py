@@ -6,37 +6,40 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+import msgspec
+
 from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.dimensions import is_one_of
 from streamgauge.ingest import identifiers
 from streamgauge.ingest.records import Segment
 
-HASH_BYTES = 8
 MAX_CHAIN = 15
 """Maximum number of earlier prompts needed to read one, back to one that is stored whole."""
 MAX_SIZE = 2**31 - 1
-LISTS = ("kinds", "names", "messages", "sizes", "hashes", "roles", "marks")
-"""Columns with an item for each stored segment."""
 _IDS = 1_000
 """Ids in one statement."""
-_COLUMNS = f"""stream_id::VARCHAR AS stream_id, base_stream_id::VARCHAR AS base, kept_first, kept_last, message_count, {", ".join(LISTS)}"""
+_COLUMNS = "stream_id::VARCHAR AS stream_id, base_stream_id::VARCHAR AS base, kept_first, kept_last, message_count, segments"
+_decode = msgspec.json.Decoder(list[Segment]).decode
 known_name = lru_cache(10_000)(identifiers.name)
 
 
-def number(hash_: bytes) -> int:
-    """A hash as it is stored."""
-    return int.from_bytes(hash_[:HASH_BYTES].rjust(HASH_BYTES, b"\0"), signed=True)
+def encoded(segments: Sequence[Segment]) -> str:
+    """The column `segments`."""
+    return msgspec.json.encode([*map(_with_known_names, segments)]).decode()
 
 
-def lists(segments: Sequence[Segment]) -> tuple[list[Any], ...]:
-    """The columns `LISTS` of segments."""
-    return (
-        [one.kind for one in segments], [known_name(one.name) for one in segments],
-        [min(max(-1, one.message), MAX_SIZE) for one in segments], [min(one.size, MAX_SIZE) for one in segments],
-        [number(one.hash) for one in segments], [known_name(one.role) for one in segments],
-        [known_name(one.mark) for one in segments],
-    )  # fmt: skip
+def _with_known_names(one: Segment) -> Segment:
+    if _are_known(one.name, one.role, one.mark):
+        return one
+    return msgspec.structs.replace(
+        one, name=known_name(one.name), role=known_name(one.role), mark=known_name(one.mark)
+    )
+
+
+@lru_cache(10_000)
+def _are_known(*names: str | None) -> bool:
+    return all(known_name(name) == name for name in names)
 
 
 def prompts(query: Query, of: Selection | Collection[str]) -> dict[str, list[Segment]]:
@@ -92,10 +95,7 @@ def _read(
 def _whole(
     row: Mapping[str, Any], base: Mapping[str, Any] | None, kept: list[Segment] | None
 ) -> list[Segment] | None:
-    between = [
-        Segment(kind, name, message, size, hash_.to_bytes(HASH_BYTES, signed=True), role, mark)
-        for kind, name, message, size, hash_, role, mark in zip(*(row[name] for name in LISTS), strict=True)
-    ]
+    between = _decode(row["segments"])
     if row["base"] is None:
         return between
     if base is None or kept is None:
@@ -110,8 +110,6 @@ def moved(segments: list[Segment], by: int) -> list[Segment]:
     if not by:
         return segments
     return [
-        Segment(
-            s.kind, s.name, s.message + by if s.message >= 0 else s.message, s.size, s.hash, s.role, s.mark
-        )
-        for s in segments
+        msgspec.structs.replace(one, message=one.message + by) if one.message >= 0 else one
+        for one in segments
     ]

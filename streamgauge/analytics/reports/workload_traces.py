@@ -21,7 +21,7 @@ from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.prefixes import Placed, Prefixes, with_rest
 from streamgauge.analytics.reports.prompts import prompts
 from streamgauge.analytics.schema.dimensions import CALLS_MODEL, SIDE_CALL, is_one_of
-from streamgauge.analytics.schema.outcomes import IS_REQUEST
+from streamgauge.analytics.schema.outcomes import IS_ANSWERED, IS_REQUEST
 from streamgauge.analytics.schema.prompt_parts import TOKENS_PER_PROMPT_BYTE, WEIGHTED_BYTES
 from streamgauge.analytics.schema.sql_quoting import instant
 
@@ -33,7 +33,6 @@ _PAGE = 1_000
 """Requests, or sessions, that are read together."""
 _ID_BITS = 53
 """Integers up to this size are exact in every reader of JSON."""
-_ANSWERED = "(input_tokens IS NOT NULL OR ttft_ns IS NOT NULL)"
 _COLUMNS = f"""
     stream_id::VARCHAR AS stream_id, epoch_ns(started_at) AS started_ns, session_id, coalesce(request_model, response_model, 'unknown')
         AS model, streamed, input_tokens, greatest(1, coalesce(output_tokens, output_event_count, 1)) AS output_tokens, end_ns, ttft_ns,
@@ -182,7 +181,7 @@ class Tracer:
     def _where(self) -> str:
         limits = [("<", self.until), (">=", self.since)]
         parts = [f"streams.started_at {sign} {instant(at)}" for sign, at in limits if at is not None]
-        parts += [IS_REQUEST, f"({CALLS_MODEL} OR operation = '{SIDE_CALL}')", _ANSWERED]
+        parts += [IS_REQUEST, f"({CALLS_MODEL} OR operation = '{SIDE_CALL}')", IS_ANSWERED]
         return " AND ".join([*parts, "stream_id NOT IN (SELECT inner_stream_id FROM hops)"])
 
     def _rows(self, condition: str, limit: int | None = None) -> list[dict[str, Any]]:

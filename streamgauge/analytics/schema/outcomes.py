@@ -26,6 +26,9 @@ ERRORS = (
 IS_REQUEST = f"outcome <> '{REFUSED}' AND {HAS_ROLLUPS}"
 REQUESTS = f"count(*) FILTER ({IS_REQUEST})"
 """Number of requests in rows of `streams`, without those that the tap refused."""
+ANSWERED = ("input_tokens", "ttft_ns")
+"""Columns of `streams`. A model has answered a request if one of them is known."""
+IS_ANSWERED = f"coalesce({', '.join(ANSWERED)}) IS NOT NULL"
 IS_COUNTED = f"outcome NOT IN {NOT_COUNTED}"
 IS_ERROR = f"outcome NOT IN {NOT_ERRORS}"
 ERROR_RATE = f"count(*) FILTER ({IS_ERROR}) / nullif(count(*) FILTER ({IS_COUNTED}), 0)"

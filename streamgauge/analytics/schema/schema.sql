@@ -316,18 +316,13 @@ CREATE TABLE IF NOT EXISTS prompt_segments (
     differences INTEGER NOT NULL, -- Number of earlier prompts needed to read this one, back to one that is stored whole. 0: stored whole.
     kept_first INTEGER NOT NULL, -- Number of segments at its start that equal those at the start of the base.
     kept_last INTEGER NOT NULL, -- Number of segments at its end that equal those at the end of the base. Their message numbers differ by the difference of message_count.
-    kinds VARCHAR[] NOT NULL, -- Kind of each segment between them: model, settings, tool, system, text, image, audio, file, reasoning, tool_call, tool_result or other.
-    names VARCHAR[] NOT NULL, -- Name of each segment: of the tool, the called tool or the parameter. NULL without one.
-    messages INTEGER[] NOT NULL, -- Number of the message of each segment, from 0. -1: before the messages.
-    sizes INTEGER[] NOT NULL, -- Bytes of each segment in the body.
-    hashes BIGINT[] NOT NULL, -- Keyed hash of the bytes of each segment, without cache marks.
-    roles VARCHAR[] NOT NULL, -- Role of the message of each segment. NULL without one.
-    marks VARCHAR[] NOT NULL, -- Cache mark of each segment: its ttl, else its type. NULL without a mark.
+    segments VARCHAR NOT NULL, -- JSON of each segment between them: kind, name (tool, parameter), message (-1: before them), bytes, keyed hash without cache mark, role, mark (ttl, else type).
     left_out INTEGER NOT NULL, -- Number of segments at the end that are not stored, because there are too many.
     incomplete BOOLEAN NOT NULL, -- Whether the server keeps an earlier part of the prompt that is unknown.
     segment_count INTEGER NOT NULL, -- Segments of the whole prompt.
     message_count INTEGER NOT NULL, -- Messages of the whole prompt.
     tool_set BIGINT, -- Set of its tools in prompt_tools. NULL without tools.
+    calls VARCHAR[], -- Names of the tools in its calls that the earlier request does not have. Empty if no model answered.
     settings_bytes BIGINT NOT NULL, -- Bytes of the model and of the parameters in the whole prompt.
     tools_bytes BIGINT NOT NULL, -- Bytes of tool definitions in the whole prompt.
     system_bytes BIGINT NOT NULL, -- Bytes of the system text in the whole prompt.
@@ -339,8 +334,8 @@ CREATE TABLE IF NOT EXISTS prompt_segments (
     tool_call_bytes BIGINT NOT NULL, -- Bytes of tool calls in the whole prompt.
     tool_result_bytes BIGINT NOT NULL, -- Bytes of tool results in the whole prompt.
     other_bytes BIGINT NOT NULL, -- Bytes of other segments in the whole prompt.
-    seen_tokens BIGINT, -- Estimated tokens of its longest prefix that an earlier prompt to the same provider and model with the same key had. NULL: unknown.
-    kept_tokens BIGINT, -- Of seen_tokens, those that a server had read within the lifetime of the cache before the request began.
+    seen_tokens BIGINT, -- Estimated tokens of its longest prefix that the same provider and model had read with the same key before the request began. NULL: unknown.
+    kept_tokens BIGINT, -- Of seen_tokens, those of the longest prefix whose last request began within the lifetime of the cache before.
     available_tokens BIGINT, -- kept_tokens, or 0 if they are fewer than the minimum that the provider caches.
     instance_tokens BIGINT -- Of available_tokens, those that the answering server instance had read. NULL: the instance is unknown.
 );

@@ -679,10 +679,7 @@ FROM (SELECT *, unnest([$PARTS_OF_PROMPT]) AS part FROM internal.prompt_sizes) W
 -- Tools in the prompts. One row per session, model and tool: its MCP server, how many requests carry it, the sum of its bytes and estimated tokens over them, and how often the session called it.
 CREATE OR REPLACE VIEW context_tools AS
 WITH calls AS (
-    SELECT session_id, name, count(DISTINCT (message, hash)) AS calls FROM (
-        SELECT session_id, unnest(kinds) AS kind, unnest(names) AS name, unnest(messages) AS message, unnest(hashes) AS hash
-        FROM prompt_segments
-    ) WHERE kind = 'tool_call' GROUP BY ALL
+    SELECT session_id, name, count(*) AS calls FROM (SELECT session_id, unnest(calls) AS name FROM prompt_segments) GROUP BY ALL
 ), carried AS (
     SELECT session_id, model, tools.name, mcp_server, count(*) AS requests, sum(size)::BIGINT AS bytes,
         round(sum(size * tokens_per_byte))::BIGINT AS tokens, min(started_at) AS first_at, max(started_at) AS last_at

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import duckdb
 
-from streamgauge.analytics.reports.prompts import LISTS, lists, prompts
+from streamgauge.analytics.reports.prompts import encoded, prompts
 from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.schema.tables import (
     AGENT_EVENTS,
@@ -319,12 +319,8 @@ class _Run:
         )
         ids = self._texts(f"SELECT stream_id FROM prompt_segments WHERE {repeats}")
         for stream_id, segments in prompts(lambda sql: run(sql).pl(), ids).items():
-            values = ", ".join(f"{name} = ?" for name in LISTS)
-            whole = "base_stream_id = NULL, differences = 0, kept_first = 0, kept_last = 0"
-            run(
-                f"UPDATE prompt_segments SET {whole}, {values} WHERE stream_id = ?",
-                [*lists(segments), stream_id],
-            )
+            whole = "base_stream_id = NULL, differences = 0, kept_first = 0, kept_last = 0, segments = ?"
+            run(f"UPDATE prompt_segments SET {whole} WHERE stream_id = ?", [encoded(segments), stream_id])
         run(f"DELETE FROM prompt_segments WHERE {repeats}")
         run(f"""
             UPDATE prompt_tools SET stream_id = other.stream_id FROM (

@@ -25,6 +25,7 @@ from streamgauge.analytics.assembly.partition import LogPosition
 from streamgauge.analytics.measures.minute_rows import rollups
 from streamgauge.analytics.measures.prompt import Served
 from streamgauge.analytics.reports.prompts import prompts
+from streamgauge.analytics.schema.outcomes import IS_ANSWERED
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.storage import database, ducklake_format
 from streamgauge.analytics.storage.catalog import NAME, Catalog, Conflict
@@ -51,15 +52,14 @@ MAX_PROMPTS = 2_000
 """Prompts that are kept after a restart (`streamgauge.analytics.measures.prompts`)."""
 _RECENT_PROMPTS = f"""
 SELECT streams.* REPLACE (streams.stream_id::VARCHAR AS stream_id), epoch_ns(started_at) AS started_ns,
-    prompt.* EXCLUDE (
-        kinds, names, messages, sizes, hashes, roles, marks, stream_id, base_stream_id, session_id, started_at)
+    prompt.* EXCLUDE (segments, stream_id, base_stream_id, session_id, started_at)
 FROM (
     SELECT * FROM prompt_segments WHERE started_at > now() - INTERVAL {SESSION_DAYS} DAY
     ORDER BY started_at DESC LIMIT {MAX_PROMPTS}) AS prompt
 JOIN (SELECT stream_id, started_at, session_id, client_id, client_app, response_id, request_model, response_model,
     request_bytes, ttft_ns, text_chars, tool_call_chars, operation,
     {", ".join(Served._fields)} FROM streams) AS streams USING (stream_id, started_at)
-WHERE coalesce(input_tokens, ttft_ns) IS NOT NULL ORDER BY started_at"""
+WHERE {IS_ANSWERED} ORDER BY started_at"""
 MEMORY_BYTES = 2**30
 """Default of DuckDB's memory limit. Commits and upkeep use it; readers' queries run in other processes."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from streamgauge.analytics.measures.cache_misses import RULES, rule_of
+from streamgauge.analytics.measures.cache_misses import rule_of
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.prompts import Prompts
 from streamgauge.ingest.records import AnyRecord, ResponseHeaders, Segment
@@ -289,15 +289,39 @@ def test_reason_of_openai_and_agreement() -> None:
     assert totals == {"cache_miss_reasons.both": 2, "cache_miss_reasons.equal": 1}
 
 
-def test_rules_name_their_source_and_apply_by_provider_and_model() -> None:
-    assert all(rule.source.startswith("https://") for rule in RULES[:-1])
-    found = [
-        rule_of("anthropic", model).least_tokens
-        for model in ("claude-haiku-4-5-20251001", "claude-sonnet-4-5")
-    ]
-    assert found == [4096, 1024]
-    assert [rule_of("openai", model).lifetime_s for model in ("gpt-5.6-sol", "gpt-4o")] == [1800, 600]
-    assert rule_of(None, None).lifetime_s is None
+@pytest.mark.parametrize(
+    ("provider", "models", "least_tokens", "lifetime_s"),
+    [
+        ("anthropic", "claude-haiku-4-5-20251001 claude-opus-4-6", 4096, 300),
+        ("aws.bedrock", "us.anthropic.claude-opus-4-7 anthropic.claude-3-5-haiku-20241022-v1:0", 2048, 300),
+        ("openrouter", "anthropic/claude-sonnet-4.5 anthropic/claude-opus-4.8", 1024, 300),
+        ("anthropic", "claude-sonnet-5 claude-sonnet-5-20260930 claude-opus-4-20250514 claude-opus-4-1", 1024, 300),
+        ("anthropic", "claude-sonnet-5-5 claude-opus-5-5 claude-fable-5-1 claude-mythos-5 claude-haiku-5-5", 512, 300),
+        ("openai", "gpt-5.6-sol gpt-6-astra", 1024, 1800),
+        ("openai", "gpt-5.5 gpt-5-codex gpt-4.1-mini", 1024, 86_400),
+        ("azure.ai.openai", "gpt-5.5-2026-04-24", 1024, 86_400),
+        ("azure.ai.openai", "gpt-5.4 gpt-4.1", 1024, 600),
+        ("openai", "gpt-4o o4-mini", 1024, 600),
+        ("gcp.gemini", "gemini-2.5-pro gemini-2.5-flash", 2048, 86_400),
+        ("gcp.vertex_ai", "gemini-3.8-flash google/gemini-3.1-pro-preview", 4096, 86_400),
+        ("groq", "openai/gpt-oss-120b", 128, 7200),
+        ("deepseek", "deepseek-v4-pro", 64, None),
+        ("alibaba", "qwen3-max", 256, None),
+        (None, "", 0, None),
+    ],
+)  # fmt: skip
+def test_rules_are_those_that_the_providers_document(
+    provider: str | None, models: str, least_tokens: int, lifetime_s: int | None
+) -> None:
+    for model in models.split() or [None]:
+        rule = rule_of(provider, model)
+        assert (rule.least_tokens, rule.lifetime_s) == (least_tokens, lifetime_s), model
+
+
+def test_breakpoints_of_openai_may_be_far_apart() -> None:
+    """It looks for all earlier ones, Anthropic only within 20 blocks."""
+    far = marked([*BEFORE, *(segment("text", f"more {n}", 11 + n, role="user") for n in range(21))], -1)
+    assert compared(chat(1, marked(BEFORE, -1), MISS), chat(2, far, MISS)) == ("unexplained", None)
 
 
 # -- mutated prompts of agents ------------------------------------------------------------------------------------------------

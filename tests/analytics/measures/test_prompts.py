@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Sequence
@@ -46,11 +47,12 @@ def read_back(store: Store, numbers: Sequence[int]) -> dict[str, list[Segment]]:
 def test_prompt_is_stored_as_the_difference_from_the_one_before() -> None:
     first, second = stored(Prompts(), request(1, prompt_of(1)), request(2, prompt_of(2))).to_dicts()
     assert (first["base_stream_id"], first["kept_first"]) == (None, 0)
-    assert len(first["kinds"]) == first["segment_count"] == len(prompt_of(1))
+    assert len(json.loads(first["segments"])) == first["segment_count"] == len(prompt_of(1))
     assert second["base_stream_id"] == stream_id(1)
     assert second["kept_first"] == len(prompt_of(1)) - 1
-    assert second["kinds"] == ["tool_result", "text", "tool_call", "text"]
-    assert second["messages"] == [2, 3, 3, 4]
+    assert [(kind, message) for kind, _, message, *_ in json.loads(second["segments"])] == [
+        ("tool_result", 2), ("text", 3), ("tool_call", 3), ("text", 4),
+    ]  # fmt: skip
     assert second["message_count"] == 5
 
 
@@ -78,7 +80,7 @@ def test_removed_message_keeps_the_last_segments_with_other_numbers(tmp_path: Pa
         assert read_back(store, [1, 2]) == {stream_id(1): whole, stream_id(2): shorter}
         with closing(store.cursor()) as cursor:
             row = cursor.execute("FROM prompt_segments WHERE base_stream_id IS NOT NULL").pl().to_dicts()[0]
-    assert (len(row["kinds"]), row["kept_last"]) == (0, 10)
+    assert (row["segments"], row["kept_last"]) == ("[]", 10)
 
 
 def test_chain_is_short_and_each_prompt_is_read_back(tmp_path: Path) -> None:
@@ -210,6 +212,21 @@ def test_request_that_no_model_answered_is_stored_and_not_compared_with() -> Non
     assert [row["base_stream_id"] for row in rows] == [None, stream_id(1), stream_id(1)]
 
 
+def test_prompt_that_the_server_keeps_is_bounded_and_incomplete_behind_missing_segments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    follows = {"previous_response_id": "c1", "has_history": False}
+    question = prompt_of(0)[-1:]
+    asked = [request(1, question), *(request(n, question, conversation=follows) for n in (2, 3, 4))]
+    assert stored(Prompts(), *asked)["incomplete"].to_list() == [False] * 4
+    cut = [request(1, question, left_out=3), asked[1]]
+    assert stored(Prompts(), *cut)["incomplete"].to_list() == [False, True]
+    monkeypatch.setattr("streamgauge.analytics.measures.prompts.MAX_KEPT_BY_SERVER", 4)
+    rows = stored(Prompts(), *asked)
+    assert rows["incomplete"].to_list() == [False, False, False, True]
+    assert rows["segment_count"].to_list() == [1, 3, 5, 1]
+
+
 def test_sessions_continue_after_a_restart(tmp_path: Path) -> None:
     now_s = time.time() - START_NS / SECOND_NS
     known = Prompts()
@@ -226,10 +243,18 @@ def test_sessions_continue_after_a_restart(tmp_path: Path) -> None:
     ]
     subagent = [*prompt_of(0)[:42], segment("system", "other"), segment("text", "q", 0, role="user")]
     side = request(20, subagent, at_s=now_s - 54.5, usage=usage)
-    after = [request(n, marked(prompt_of(n), 42), at_s=now_s + n, usage=usage, session=session)
-             for n, session in ((9, None), (10, "session-1"))]  # fmt: skip
+    chain = {"previous_response_id": "c-0", "has_history": False}
+    broken = request(30, prompt_of(0), at_s=now_s - 50, usage=usage, session="session-2", conversation=chain)
+    cut = request(31, prompt_of(3), at_s=now_s - 50, usage=usage, session="session-3", left_out=7)
+    follows = {"previous_response_id": "c1", "has_history": False}
+    after = [
+        *(request(n, marked(prompt_of(n), 42), at_s=now_s + n, usage=usage, session=session)
+          for n, session in ((9, None), (10, "session-1"))),
+        request(11, prompt_of(0), at_s=now_s + 11, usage=usage, session="session-2", conversation=follows),
+        request(12, prompt_of(4), at_s=now_s + 12, usage=chat_usage(5_000, 0), session="session-3"),
+    ]  # fmt: skip
     with closing(new_store(tmp_path)) as store:
-        commit(store, known, *streams, side)
+        commit(store, known, *streams, side, broken, cut)
         again = Prompts()
         again.restore(store.recent_prompts())
     both = [[measure(finished(one), prompts=each) for one in after] for each in (known, again)]
@@ -237,6 +262,7 @@ def test_sessions_continue_after_a_restart(tmp_path: Path) -> None:
         tables = [pl.concat([one[name] for one in each]) for each in both]
         assert tables[1].equals(tables[0]), name
     assert both[0][0]["prompt_segments"]["base_stream_id"].to_list() == [stream_id(8)]
+    assert [one["prompt_segments"]["incomplete"].item() for one in both[0]] == [False, False, True, False]
 
 
 def test_session_is_forgotten_without_other_sessions(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from streamgauge.analytics.measures.measure import measure
@@ -36,6 +37,10 @@ HEAD = [
 CALL = segment("tool_call", "c" * 100, 1, name="Read", role="assistant")
 RESULT = segment("tool_result", "f" * 1900, 2, role="user")
 IMAGE = Segment("image", None, 2, 100_000, b"picture", "user")
+
+
+def at(message: int, *segments: Segment) -> list[Segment]:
+    return [msgspec.structs.replace(one, message=message) for one in segments]
 
 
 @pytest.fixture
@@ -98,6 +103,22 @@ def test_a_call_counts_once_however_often_it_is_in_the_history(store: Store) -> 
     query = commit(
         store, *(request(n, prompt) for n, prompt in enumerate(([*HEAD, CALL], longer, longer[:-1]), 1))
     )
+    assert context.tools(query, "session-1")["calls"].to_list() == [0, 0, 1]
+
+
+def test_equal_calls_of_one_prompt_are_several_and_a_call_that_moves_and_changes_is_one(store: Store) -> None:
+    """Gemini CLI sends calls without ids, inserts messages, and removes the signatures of earlier calls."""
+    unsigned = segment("tool_call", "c" * 90, 2, name="Read", role="assistant")
+    after = [*HEAD, segment("text", "note", 1), unsigned, *at(3, RESULT)]
+    asked = ([*HEAD, CALL, RESULT], after, [*after, *at(4, CALL), *at(5, RESULT)])
+    query = commit(store, *(request(n, prompt) for n, prompt in enumerate(asked, 1)))
+    assert context.tools(query, "session-1")["calls"].to_list() == [0, 0, 2]
+
+
+def test_calls_of_a_request_that_is_repeated_because_it_failed_count_once(store: Store) -> None:
+    longer = [*HEAD, CALL, RESULT]
+    failed = request(2, longer, events=[b'data: {"error": {"message": "overloaded"}}\n\n'])
+    query = commit(store, request(1, HEAD), failed, request(3, longer))
     assert context.tools(query, "session-1")["calls"].to_list() == [0, 0, 1]
 
 
