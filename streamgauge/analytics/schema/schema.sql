@@ -322,7 +322,7 @@ CREATE TABLE IF NOT EXISTS prompt_segments (
     segment_count INTEGER NOT NULL, -- Segments of the whole prompt.
     message_count INTEGER NOT NULL, -- Messages of the whole prompt.
     tool_set BIGINT, -- Set of its tools in prompt_tools. NULL without tools.
-    calls VARCHAR[], -- Names of the tools in its calls that the earlier request does not have. Empty if no model answered.
+    calls VARCHAR[], -- Tool name of each call that it has and the earlier request has not. Empty if no model answered.
     settings_bytes BIGINT NOT NULL, -- Bytes of the model and of the parameters in the whole prompt.
     tools_bytes BIGINT NOT NULL, -- Bytes of tool definitions in the whole prompt.
     system_bytes BIGINT NOT NULL, -- Bytes of the system text in the whole prompt.
