@@ -38,6 +38,16 @@ from tests.postgres import Postgres, find_binaries
 HERE = Path(__file__).parent
 VIEWS = ("latency_by_minute", "errors_by_minute", "throughput_by_minute", "sessions", "counters")
 SECONDS, RATE, UNREAD = 5, 4, 3
+_SIGNED = f"if(u >= {2**63}, u::HUGEINT - {2**64}, u)::BIGINT FOR u IN"
+_UNSIGNED = "('0x' || hex(from_base64(h)))::UBIGINT FOR h IN json_extract_string(segments, '$[*][4]')"
+REPLACED = {
+    "prompt_segments": {
+        name: f"json_extract_string(segments, '$[*][{position}]')"
+        for position, name in enumerate(("kinds", "names", "messages", "sizes", "", "roles", "marks"))
+    }
+    | {"hashes": f"[{_SIGNED} [{_UNSIGNED}]]"}
+}
+"""Table → column of former versions → what has its values now."""
 Figures = Mapping[str, Mapping[str, Any]]
 
 
@@ -55,9 +65,9 @@ def figures(exported: Path, of: Figures | None = None) -> dict[str, dict[str, An
         names = {name: [*one["columns"]] for name, one in of.items()} if of is not None else found
         result = {}
         for name, columns in names.items():
-            texts = ", ".join(
-                f"coalesce({column!r}::VARCHAR, chr(0))".replace("'", '"') for column in columns
-            )
+            now = {column: sql for column, sql in REPLACED.get(name, {}).items() if column not in found[name]}
+            values = [now.get(column, f'"{column}"') for column in columns]
+            texts = ", ".join(f"coalesce(({value})::VARCHAR, chr(0))" for value in values)
             [(rows, digest)] = connection.execute(
                 f"SELECT count(*), md5(string_agg(row, chr(10) ORDER BY row)) FROM (SELECT concat_ws('|', {texts}) AS row FROM {name})"
             ).fetchall()

@@ -22,7 +22,7 @@ from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.schema.stream_columns import Histogram, values_of
 from streamgauge.analytics.schema.tables import schema_sql
 
-TABLES_VERSION = 3
+TABLES_VERSION = 4
 """Version of the tables, stored in the catalog. Add 1 if an older version of the program must not use them any more, and a step if
 rows or names change (`streamgauge.analytics.storage.upgrade_steps`). More tables, columns and views need neither."""
 _DESCRIBED = re.compile(

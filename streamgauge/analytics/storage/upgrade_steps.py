@@ -21,7 +21,6 @@ from streamgauge.analytics.storage.location import ALIAS
 
 Step = Callable[[duckdb.DuckDBPyConnection], None]
 
-STEPS: Mapping[int, Step] = {}
 FORMER = {
     "f27dd5a84e5507f0f47ff1180f512006c0e5cf63dae80af60f92496c0b2fa25d": 1,
     "152f51a763e5fcafb1db100944ce16f92928e0b80dd596fa489822cd9c17f76a": 2,
@@ -49,3 +48,25 @@ def _columns(connection: duckdb.DuckDBPyConnection, table: str) -> set[str]:
         [ALIAS, table],
     ).fetchall()
     return {name for (name,) in found}
+
+
+_SEGMENT_LISTS = ("kinds", "names", "messages", "sizes", "hashes", "roles", "marks")
+
+
+def _segments_as_json(connection: duckdb.DuckDBPyConnection) -> None:
+    """One JSON column instead of a list per member of a segment, as `streamgauge.ingest.records.Segment` is encoded."""
+    if _SEGMENT_LISTS[0] not in _columns(connection, "prompt_segments"):
+        return
+    unsigned = f"(if(s[5] < 0, s[5]::HUGEINT + {2**64}, s[5]))::UBIGINT"
+    segment = (
+        f"json_array(s[1], s[2], s[3], s[4], to_base64(unhex(lpad(hex({unsigned}), 16, '0'))), s[6], s[7])"
+    )
+    connection.execute("ALTER TABLE prompt_segments ADD COLUMN segments VARCHAR")
+    connection.execute(
+        f"UPDATE prompt_segments SET segments = to_json([{segment} FOR s IN list_zip({', '.join(_SEGMENT_LISTS)})])"
+    )
+    for name in _SEGMENT_LISTS:
+        connection.execute(f"ALTER TABLE prompt_segments DROP COLUMN {name}")
+
+
+STEPS: Mapping[int, Step] = {4: _segments_as_json}
