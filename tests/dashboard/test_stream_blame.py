@@ -12,8 +12,9 @@ from uuid import UUID
 import pytest
 
 from streamgauge.analytics.reports import blame, formatting
+from tests.analytics.stores import plain_tables
 from tests.dashboard.app_test import links, open_page, page_text, table
-from tests.dashboard.generated_store import empty_tables, insert
+from tests.dashboard.generated_store import insert
 from tests.tables import tables
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -29,7 +30,7 @@ UNKNOWN = dict.fromkeys(("waited_upstream_ns", "waited_client_ns", "tap_delay_ns
 
 def blamed(*streams: tuple[dict[str, Any], list[dict[str, Any]]]) -> list[blame.Blame]:
     """The parts of streams with their attempts."""
-    with empty_tables() as connection:
+    with plain_tables() as connection:
         for number, (row, attempts) in enumerate(streams):
             own = {"stream_id": UUID(int=number), "started_at": NOON, "outcome": "ok"}
             insert(connection, "streams", [own | row])
@@ -46,7 +47,7 @@ def blamed(*streams: tuple[dict[str, Any], list[dict[str, Any]]]) -> list[blame.
 
 def test_stream_without_hops_has_no_gateway() -> None:
     [found] = blamed((ROW, []))
-    assert found == blame.Blame({}, {"upstream": 900, "tap": 30, "client": 70})
+    assert found == blame.Blame({}, {"upstream": 900, "tap": 30, "client": 70}, {})
 
 
 def test_time_from_the_end_to_the_delivery_is_the_clients() -> None:
@@ -56,7 +57,7 @@ def test_time_from_the_end_to_the_delivery_is_the_clients() -> None:
 
 def test_stream_of_an_old_record_has_no_blame() -> None:
     [found] = blamed((ROW | UNKNOWN, []))
-    assert found == blame.Blame({}, {})
+    assert found == blame.Blame({}, {}, {})
 
 
 def test_gateway_has_the_time_before_the_first_attempt_and_the_tail() -> None:
