@@ -225,8 +225,7 @@ class StreamRow(TypedDict):
     """First segment of the prompt that changed, by comparison: model, settings NAME, tool N NAME, order of tools, system N, message N
     (numbers from 0)."""
     cache_miss_source: Text
-    """provider: the reason is in the response, because the client requested it. compared: the reason was found by comparing the prompt
-    with that of an earlier request."""
+    """provider: the response has the reason, because the client requested it. compared: the reason follows from an earlier prompt."""
     cache_missed_tokens: Annotated[Integer, ATTRIBUTE]
     """Input tokens that the cache would have had without the miss, as the provider reports them, else estimated. NULL if unknown."""
     input_audio_tokens: Annotated[Integer, CONVENTION]
