@@ -267,12 +267,12 @@ def _add(delta: ChoiceDelta, tool_call: ToolCallDelta) -> None:
 
 
 def _length_ns(inline: _Inline) -> int:
-    """Length of PCM of 16 bits, else 0."""
+    """Length of PCM of 16 bits, else 0. Redaction fills the padding of base64, so it counts: at most one sample."""
     rate = _RATE.match(inline.mime_type or "")
     if rate is None or not inline.data:
         return 0
-    size = len(inline.data) * 3 // 4 - inline.data.count("=", -2)
-    return size * 1_000_000_000 // (2 * int(rate[1])) if int(rate[1]) else 0
+    samples = len(inline.data) * 3 // 4 // 2
+    return samples * 1_000_000_000 // int(rate[1]) if int(rate[1]) else 0
 
 
 def _value(argument: _PartialArgument) -> Any:

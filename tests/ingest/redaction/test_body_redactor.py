@@ -46,7 +46,7 @@ def redacted(*reads: bytes, request: bool = False) -> bytes:
         ('{"token_ids":[17,2203],"index":2}', '{"token_ids":[11,1101],"index":2}'),
         (
             '{"logprobs":{"content":[{"token":"zq","logprob":-0.25,"bytes":[122]}]}}',
-            '{"logprobs":{"content":[{"token":"xx","logprob":-0.11,"baaaa":[111]}]}}',
+            '{"logprobs":{"content":[{"token":"xx","logprob":-0.11,"bytes":[111]}]}}',
         ),
         ('{"error":{"message":"zq","code":429,"type":"Bad A"}}', '{"error":{"message":"xx","code":429,"type":"?????"}}'),
         (r'{"text":"z\u00e9\ud83d\ude00\n\/\u0022\u0001"}', r'{"text":"x\u0078\ud83d\udc00\n\/\u0022\u0001"}'),
