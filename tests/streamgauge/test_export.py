@@ -116,7 +116,8 @@ def test_trace_is_a_private_file_with_its_block_size_beside_it(data: Path, tmp_p
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert [line["timestamp"] for line in lines] == [*range(STREAMS)]
     about = json.loads((tmp_path / "day.jsonl.about.json").read_text())
-    assert (about["format"], about["block_size"], about["without_prompt"]) == ("mooncake", 128, 0)
+    # The requests have no messages.
+    assert (about["format"], about["block_size"], about["without_prompt"]) == ("mooncake", 128, STREAMS)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
