@@ -131,6 +131,7 @@ class Run:
     ) -> None:  # fmt: skip
         """`program`: path of the command. Raises click.UsageError or ValueError."""
         self._program, self._command, self._join, self._listen = program, command, join, listen
+        self._is_agent = Path(program).name in agent_telemetry.AGENTS
         self._given = parse_upstreams(upstream)
         self._began_at = datetime.now(UTC)
         self._name = name or f"{Path(program).name}-{self._began_at.astimezone():%Y%m%d-%H%M%S}"
@@ -165,7 +166,7 @@ class Run:
             try:
                 tap, routes = self._running_tap() if self._join else self._start()
                 call = routes.point([self._program, *self._command[1:]], tap, self._data)
-                if Path(self._program).name in agent_telemetry.AGENTS and (receiver := self._receiver()):
+                if self._is_agent and (receiver := self._receiver()):
                     agent_telemetry.switch_on(call, receiver)
                 for note in call.notes:
                     say(note)
@@ -193,16 +194,14 @@ class Run:
 
     def _receiver(self) -> str | None:
         """The URL for the telemetry of the command. None: it cannot be received."""
-        analyze = self._data / "run" / "analyze.json"
         if self._join:
-            running = read_of_running(analyze) or {}
+            running = self._analytics()
             return None if running.get("otlp_requires_token") else running.get("otlp")
-        if find_spec("uvicorn") is None:
-            return None
-        from streamgauge.commands.telemetry_spool import TelemetrySpool
+        return self._spool.url if self._spool is not None else None
 
-        self._spool = TelemetrySpool(lambda: (read_of_running(analyze) or {}).get("otlp"))
-        return self._spool.url
+    def _analytics(self) -> dict[str, Any]:
+        """The content of its ready file, {} while it does not run."""
+        return read_of_running(self._data / "run" / "analyze.json") or {}
 
     def _start(self) -> tuple[str, Routes]:
         routes = Routes(self._given, os.environ)
@@ -212,7 +211,12 @@ class Run:
         flags = [word for upstream in routes.upstreams for word in ("--upstream", str(upstream))]
         flags += ["--tap-name", self._name, "--drain-timeout", f"{DRAIN_S}s"]
         self._spawn("tap", *flags, "--listen", self._listen, "--admin", ANY_PORT)
-        importlib.import_module(RUN_TOTALS)  # beside the start of the tap
+        # In parallel with the start of the tap: what the command needs, and takes time to import.
+        importlib.import_module(RUN_TOTALS)
+        if self._is_agent and find_spec("uvicorn") is not None:
+            from streamgauge.commands.telemetry_spool import TelemetrySpool
+
+            self._spool = TelemetrySpool(lambda: self._analytics().get("otlp"))
         if self._dashboard is not None:
             say(f"dashboard: http://{self._dashboard}")
         tap = self._await("tap")

@@ -16,17 +16,16 @@ from functools import partial
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from itertools import islice
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-
-import uvicorn
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from streamgauge.ingest.guards import Guards, guarded_thread
 from streamgauge.ingest.listening import AllowedHosts, HostGate, bind, join_address
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.requests import Request
+    from starlette.responses import Response
 
 MAX_BYTES = 16 * 2**20
 """Of the bodies that wait. Further ones get a 503."""
@@ -51,14 +50,7 @@ class TelemetrySpool:
         self._socket = bind("127.0.0.1:0")
         self._socket.listen(128)  # what is sent before the server runs waits there
         self.url = f"http://{join_address(*self._socket.getsockname()[:2])}"
-        app = Starlette(
-            routes=[Route("/{path:path}", self._take, methods=["POST"])],
-            middleware=[Middleware(HostGate, hosts=AllowedHosts())],
-        )
-        self._config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=1
-        )
-        self._server = uvicorn.Server(self._config)
+        self._server: uvicorn.Server | None = None
         self._closing, self._done = threading.Event(), threading.Event()
         guards = Guards()
         self._thread = guarded_thread(guards.guard("telemetry"), self._serve, self._closing)
@@ -69,7 +61,8 @@ class TelemetrySpool:
     def finish(self) -> int:
         """Stop when everything is forwarded, at the latest after `FINISH_WITHIN_S`. Returns how many requests are lost."""
         self._closing.set()
-        self._server.should_exit = True  # it answers what has arrived
+        if self._server is not None:
+            self._server.should_exit = True  # it answers what has arrived
         self._thread.join(FINISH_WITHIN_S)
         self._until_s = time.monotonic() + FINISH_WITHIN_S
         self._forwarder.join(2 * FINISH_WITHIN_S)
@@ -77,12 +70,27 @@ class TelemetrySpool:
         return len(self._waiting) + self._refused
 
     def _serve(self) -> None:
-        self._server = uvicorn.Server(self._config)
-        self._server.should_exit = self._closing.is_set()
+        import uvicorn  # here, because the command would wait for the import
+        from starlette.applications import Starlette
+        from starlette.middleware import Middleware
+        from starlette.routing import Route
+
+        app = Starlette(
+            routes=[Route("/{path:path}", self._take, methods=["POST"])],
+            middleware=[Middleware(HostGate, hosts=AllowedHosts())],
+        )
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=1
+        )
+        self._server = server = uvicorn.Server(config)
+        server.should_exit = self._closing.is_set()
         with self._socket.dup() as sock:
-            self._server.run(sockets=[sock])
+            server.run(sockets=[sock])
 
     async def _take(self, request: Request) -> Response:
+        from starlette.requests import ClientDisconnect
+        from starlette.responses import Response
+
         parts = []
         try:
             async for part in request.stream():
