@@ -229,8 +229,7 @@ class _Parts:
     hop_job: HopJob
     imports: ImportJob
     telemetry: Telemetry
-    receiver: OtlpReceiver | None
-    server_spans: ServerSpanJob | None
+    otlp: tuple[OtlpReceiver, ServerSpanJob] | None
     health: Sequence[Callable[[], Mapping[str, float]]]
     """Gauges and totals of the parts without a public method here."""
 
@@ -295,8 +294,9 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
     health: list[Callable[[], Mapping[str, float]]] = [
         part.health for part in (alerts, hop_job, markers, silences, exporters, query_server)
     ]
-    receiver, server_spans = _otlp_receiver(options, store, guards)
-    if receiver is not None and server_spans is not None:
+    otlp = _otlp(options, store, guards)
+    if otlp is not None:
+        receiver, server_spans = otlp
         closing.callback(server_spans.close)
         closing.callback(receiver.close)
         hooks += [*receiver.queues, server_spans]
@@ -322,19 +322,7 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
         guards,
     )
     closing.callback(evaluation.close)
-    return _Parts(
-        store,
-        read_log,
-        guards,
-        upkeep,
-        evaluation,
-        hop_job,
-        imports,
-        telemetry,
-        receiver,
-        server_spans,
-        health,
-    )
+    return _Parts(store, read_log, guards, upkeep, evaluation, hop_job, imports, telemetry, otlp, health)
 
 
 def _report_upgrade(data: Path, step: str) -> None:
@@ -345,15 +333,15 @@ def _report_upgrade(data: Path, step: str) -> None:
 def _consume(
     options: AnalyzeOptions, parts: _Parts, stop: threading.Event, on_ready: Callable[[Ready], None] | None
 ) -> int:
-    receiver = parts.receiver
+    otlp = parts.otlp
     ready_file = options.data / "run" / f"{PART}.json"
     try:
         all_dialects()  # import them before the first stream needs them
         parts.log.consumer.start()
-        if receiver is not None and parts.server_spans is not None:
-            receiver.start()
-            parts.server_spans.start()
-            log.info("receiving OTLP at %s", receiver.url)
+        if otlp is not None:
+            for part in otlp:
+                part.start()
+            log.info("receiving OTLP at %s", otlp[0].url)
         parts.upkeep.start()
         parts.evaluation.start()
         parts.hop_job.start()
@@ -363,7 +351,7 @@ def _consume(
             metrics=endpoint.url if endpoint is not None else None,
             markers=endpoint.root + MARKERS_PATH if endpoint is not None else None,
             silences=endpoint.root + SILENCES_PATH if endpoint is not None else None,
-            otlp=receiver.url if receiver is not None else None,
+            otlp=otlp[0].url if otlp is not None else None,
             otlp_requires_token=options.otlp_token is not None,
             store=without_password(options.store),
             kafka=options.kafka,
@@ -402,8 +390,8 @@ def _consume(
         return 1
     finally:
         remove_ready_file(ready_file)
-        if receiver is not None:
-            receiver.close()
+        if otlp is not None:
+            otlp[0].close()
     log.info("analytics has stopped")
     return 0
 
@@ -429,11 +417,9 @@ def _dashboard_url(data: Path) -> str | None:
     return url.partition("?")[0] if isinstance(url, str) else None
 
 
-def _otlp_receiver(
-    options: AnalyzeOptions, store: Store, guards: Guards
-) -> tuple[OtlpReceiver | None, ServerSpanJob | None]:
+def _otlp(options: AnalyzeOptions, store: Store, guards: Guards) -> tuple[OtlpReceiver, ServerSpanJob] | None:
     if options.otlp_listen is None:
-        return None, None
+        return None
     # Imported only when used, because it imports a web server.
     from streamgauge.analytics.intake.otlp_receiver import OtlpReceiver, signals
     from streamgauge.analytics.intake.received_events import event_queue
