@@ -30,7 +30,6 @@ from streamgauge.analytics.diagnosis.metrics import (
     STRATUM,
     UNKNOWN,
     UPSTREAM_PROBLEM,
-    Dimension,
     Metric,
     metrics,
     objective_name,
@@ -214,12 +213,6 @@ def _named(d: str) -> str:
     return f"CASE WHEN {d} IN (FROM top_{d}) THEN {d} END AS {d}"
 
 
-def _is_compared(metric: Metric, dimension: Dimension) -> bool:
-    """Whether a dimension can explain a metric. Not for shares above an objective: they change with the mix of requests. Their means are
-    compared instead."""
-    return metric.family in dimension.families and not metric.is_slow
-
-
 def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[str] = ()) -> str:
     """SQL of the aggregates that `cell_tables.read` reads. `labels`: names of the compared labels.
 
@@ -268,6 +261,7 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
         f"WHEN {name} IS NOT NULL THEN '{prefix}' || {name}" for name, prefix in prefixes.items()
     )
     cuts = ", ".join(str(FAILURES.index(name)) for name in CUT)
+    # Shares above an objective change with the mix of requests: their means are compared instead.
     of_values = {"weight": "sum(weight)", **_sums([m for m in compared if not m.is_slow], adjusted=True)}
     of_values = {name: f"({sql})::DOUBLE" for name, sql in of_values.items()}
     cube = {"bucket": "bucket", **{d: _named(d).removesuffix(f" AS {d}") for d in CUBE}}

@@ -16,7 +16,7 @@ import re
 import msgspec
 
 from streamgauge.analytics.dialects import kept
-from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo, by_path
+from streamgauge.analytics.dialects.dialect import Dialect, by_path
 from streamgauge.analytics.dialects.events import DecodedEvent, Usage
 from streamgauge.analytics.dialects.json_reader import Event, JSONReader
 from streamgauge.analytics.dialects.tolerant_json import member_of, string_of, whole_number
@@ -43,9 +43,6 @@ def _recognises(name: str, data: bytes) -> int:
 
 class EmbeddingsReader(JSONReader, event=_Body):
     """Decodes one body."""
-
-    def __init__(self, exchange: ExchangeInfo) -> None:
-        """The format does not depend on the exchange."""
 
     def event(self, event: _Body, kind: str) -> DecodedEvent:
         reports = (event.usage, member_of(event.meta, "billed_units"), event.google)
