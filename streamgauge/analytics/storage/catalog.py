@@ -66,6 +66,13 @@ _POSTGRES_TABLES = (
     "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema() "
     "AND (table_name LIKE 'ducklake%' OR table_name LIKE 'streamgauge%')"
 )
+# A column's statistics have values of deleted rows. A change of its type, also to the same one, drops them.
+_DROP_STATISTICS = f"""DO $$ DECLARE one record; BEGIN FOR one IN
+SELECT tablename, attname, format_type(atttypid, atttypmod) AS type FROM pg_stats JOIN pg_attribute USING (attname)
+WHERE schemaname = current_schema() AND tablename IN ({_POSTGRES_TABLES})
+AND attrelid = format('%I.%I', schemaname, tablename)::regclass LOOP
+EXECUTE format('ALTER TABLE %I ALTER COLUMN %I TYPE %s', one.tablename, one.attname, one.type);
+END LOOP; END $$"""
 _COPY_TABLES = f"""DO $$ DECLARE one text; BEGIN FOR one IN {_POSTGRES_TABLES} LOOP
 EXECUTE format('CREATE TABLE {{schema}}.%I (LIKE %I INCLUDING ALL)', one, one);
 EXECUTE format('INSERT INTO {{schema}}.%I SELECT * FROM %I', one, one);
@@ -328,8 +335,8 @@ class Catalog:
 
     def vacuum(self) -> None:
         """Remove the bytes of deleted rows from a catalog in PostgreSQL. Each table is locked for a moment."""
-        for (table,) in self.query(_POSTGRES_TABLES):
-            sql = f"VACUUM (FULL) {table}"
+        tables = [*(table for (table,) in self.query(_POSTGRES_TABLES)), "pg_catalog.pg_statistic"]
+        for sql in (_DROP_STATISTICS, *(f"VACUUM (FULL) {table}" for table in tables)):
             self._connection.execute(f"CALL postgres_execute('{NAME}', ?, use_transaction => false)", [sql])
 
     def close(self) -> None:

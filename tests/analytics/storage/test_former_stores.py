@@ -142,14 +142,16 @@ def test_copy_of_before_the_upgrade_has_the_former_catalog(new_store: NewStore) 
     with closing(Store(location)) as upgraded:
         if location.catalog is None:
             upgraded.catalog.query("SELECT table_id FROM streamgauge_before_upgrade.ducklake_table")
-            found = upgraded.catalog.query("SELECT key FROM streamgauge_before_upgrade.streamgauge_meta")
+            found = upgraded.catalog.query(
+                "SELECT key, value FROM streamgauge_before_upgrade.streamgauge_meta"
+            )
         else:
             with closing(sqlite3.connect(location.before_upgrade)) as copy:
                 copy.execute("SELECT table_id FROM ducklake_table")
-                found = copy.execute("SELECT key FROM streamgauge_meta").fetchall()
-    keys = {key for (key,) in found}
-    assert {"schema", "fingerprint_key"} <= keys
-    assert "version" not in keys
+                found = copy.execute("SELECT key, value FROM streamgauge_meta").fetchall()
+    former = dict(found)
+    assert {"schema", "fingerprint_key"} <= former.keys()
+    assert int(former.get("version", 0)) < TABLES_VERSION  # former stores have none
 
 
 class Injected(Exception):
