@@ -15,7 +15,7 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import NamedTuple
 
-from streamgauge.analytics.schema.prompt_parts import PROMPT_WEIGHTS
+from streamgauge.analytics.schema.prompt_sizes import PROMPT_WEIGHTS
 from streamgauge.ingest.records import Segment
 
 MAX_PREFIXES = 200_000

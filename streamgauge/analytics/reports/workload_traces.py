@@ -19,10 +19,10 @@ from typing import Any
 
 from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.prefixes import Placed, Prefixes, with_rest
-from streamgauge.analytics.reports.prompts import prompts
+from streamgauge.analytics.reports.stored_prompts import prompts
 from streamgauge.analytics.schema.dimensions import CALLS_MODEL, SIDE_CALL, is_one_of
 from streamgauge.analytics.schema.outcomes import IS_ANSWERED, IS_REQUEST
-from streamgauge.analytics.schema.prompt_parts import TOKENS_PER_PROMPT_BYTE, WEIGHTED_BYTES
+from streamgauge.analytics.schema.prompt_sizes import TOKENS_PER_PROMPT_BYTE, WEIGHTED_BYTES
 from streamgauge.analytics.schema.sql_quoting import instant
 
 FORMATS = {"mooncake": 512, "weka": 64}

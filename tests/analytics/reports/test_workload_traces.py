@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from streamgauge.analytics.measures.measure import measure
-from streamgauge.analytics.measures.prompts import Prompts
+from streamgauge.analytics.measures.session_prompts import SessionPrompts
 from streamgauge.analytics.measures.sessions import Sessions
 from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.workload_traces import Traced, Tracer
@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def commit(store: Store, *streams: Sequence[AnyRecord]) -> Query:
     """Store requests in one commit. Returns the function that queries."""
-    tables = measure(finished(*streams), prompts=Prompts(), sessions=Sessions())
+    tables = measure(finished(*streams), prompts=SessionPrompts(), sessions=Sessions())
     store.commit(Commit("", tables=tables))
     cursor = store.cursor()
     return lambda sql: cursor.execute(sql).pl()

@@ -25,14 +25,20 @@ import polars as pl
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.measures.cache_misses import NOT_COMPARED, CacheMiss, is_same_reason, reason_of
-from streamgauge.analytics.measures.prompt import SETTINGS, Prompt, equal_first, same_first, served_of
+from streamgauge.analytics.measures.prompt_comparison import (
+    SETTINGS,
+    Prompt,
+    equal_first,
+    same_first,
+    served_of,
+)
 from streamgauge.analytics.measures.prompt_reuse import Reuse, reuse_of
 from streamgauge.analytics.reports.prefixes import Prefixes
-from streamgauge.analytics.reports.prompts import MAX_CHAIN, MAX_SIZE, encoded, known_name, moved
+from streamgauge.analytics.reports.stored_prompts import MAX_CHAIN, MAX_SIZE, encoded, known_name, moved
 from streamgauge.analytics.schema.dimensions import WARM_UP
 from streamgauge.analytics.schema.frames import frame_of_rows
 from streamgauge.analytics.schema.outcomes import ANSWERED
-from streamgauge.analytics.schema.prompt_parts import BYTES_COLUMNS
+from streamgauge.analytics.schema.prompt_sizes import BYTES_COLUMNS
 from streamgauge.analytics.schema.stream_columns import StreamRow
 from streamgauge.analytics.schema.tables import PROMPT_SEGMENTS, PROMPT_TOOLS
 from streamgauge.ingest.records import Conversation, Segment
@@ -72,7 +78,7 @@ def _equal_last(one: list[Segment], other: list[Segment], kept_first: int, moved
     return count
 
 
-class Prompts:
+class SessionPrompts:
     """Keeps the last prompts of sessions. Not thread-safe."""
 
     def __init__(self) -> None:
@@ -270,7 +276,7 @@ def _rows(
     prompt.sums = [*base.sums] if base is not None else [0] * len(SUM_COLUMNS)
     if base is not None:
         moved_by = prompt.message_count - base.message_count
-        first = equal_first(base.marks[:shared], prompt.marks[:shared])
+        first = min(shared, equal_first(base.marks, prompt.marks))
         last = _equal_last(base.segments, segments, first, moved_by)
         removed = base.segments[first : len(base.segments) - last]
         # The same objects, so that prompts of one conversation share memory.

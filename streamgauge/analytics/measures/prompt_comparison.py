@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter, itemgetter
+from itertools import compress, count
+from operator import attrgetter, itemgetter, ne
 from typing import Any, NamedTuple
 
 from streamgauge.analytics.reports.prefixes import Placed
@@ -89,26 +90,20 @@ class Prompt:
         return {one.hash for one in self.segments if one.kind not in SETTINGS}
 
 
-def equal_first(one: Sequence[Any], other: Sequence[Any], start: int = 0) -> int:
-    """The number of equal first elements. The first `start` ones are known to be equal."""
-    end = min(len(one), len(other))
-    if one[start:end] == other[start:end]:
-        return end
-    while end - start > 1:  # comparing slices runs in C
-        middle = (start + end) // 2
-        if one[start:middle] == other[start:middle]:
-            start = middle
-        else:
-            end = middle
-    return start
+def equal_first(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """The number of equal first elements."""
+    return next(_differing(one, other), min(len(one), len(other)))
 
 
 def same_first(one: Sequence[Segment], other: Sequence[Segment]) -> int:
-    """As `equal_first`, without regard to marks: the segments that a cache could read again."""
-    end, count = min(len(one), len(other)), equal_first(one, other)
-    while count < end and same(one[count], other[count]):
-        count = equal_first(one, other, count + 1)
-    return count
+    """The number of equal first segments without regard to marks: those that a cache could read again."""
+    end = min(len(one), len(other))
+    return next((place for place in _differing(one, other) if not same(one[place], other[place])), end)
+
+
+def _differing(one: Sequence[Any], other: Sequence[Any]) -> Iterator[int]:
+    """Places of elements that differ. The loop runs in C."""
+    return compress(count(), map(ne, one, other))
 
 
 def same(one: Segment, other: Segment) -> bool:
