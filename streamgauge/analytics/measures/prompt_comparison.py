@@ -9,6 +9,8 @@ from itertools import compress, count
 from operator import attrgetter, itemgetter, ne
 from typing import Any, NamedTuple
 
+from msgspec import Raw
+
 from streamgauge.analytics.reports.prefixes import Placed
 from streamgauge.analytics.schema.stream_columns import StreamRow
 from streamgauge.ingest.records import Segment
@@ -42,6 +44,8 @@ class Prompt:
 
     stream_id: str
     segments: list[Segment]
+    encoded: list[Raw] = field(default_factory=list)
+    """The segments as the tap recorded them. Empty if others were added."""
     marks: list[str | None] = field(default_factory=list)
     """Of the segments."""
     started_ns: int = 0

@@ -21,6 +21,7 @@ from hashlib import blake2b
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+import msgspec
 import polars as pl
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
@@ -47,11 +48,13 @@ log = logging.getLogger(__name__)
 
 MAX_CONVERSATIONS = 4
 MAX_SEGMENTS = 200_000
-"""About 50 MB."""
+"""About 70 MB."""
 MAX_KEPT_BY_SERVER = 20_000
 """Segments of the response that a prompt continues. With more the prompt is incomplete."""
 TOOLS_AGAIN_NS = 86_400 * 10**9
 """The tools of a session are stored again after this time, because retention may delete the first request with them."""
+_split = msgspec.msgpack.Decoder(list[msgspec.Raw] | None).decode
+_decode = msgspec.msgpack.Decoder(Segment).decode
 _of_answer = itemgetter(*ANSWERED)
 SUM_COLUMNS = tuple(name for name in PROMPT_SEGMENTS.types if name in BYTES_COLUMNS.values())
 _SUM_OF = {kind: SUM_COLUMNS.index(name) for kind, name in BYTES_COLUMNS.items()}
@@ -131,13 +134,16 @@ class SessionPrompts:
 
     def _add(self, row: StreamRow, stream: FinishedStream) -> _Made | None:
         asked = stream.conversation
-        if asked is None or asked.anatomy is None or not asked.anatomy.segments:
+        if asked is None or asked.anatomy is None:
             return None
-        if asked.anatomy.segments[-1].kind in SETTINGS and asked.previous_response_id is None:
-            return None  # no prompt
+        encoded_segments = _split(asked.anatomy.encoded_segments) or []
         key = _session_of(row)
         before = [one for one in self._sessions.get(key, ()) if one.stream_id != row["stream_id"]]
-        prompt = _prompt_of(row, asked.anatomy.segments, stream.started_wall_ns, asked.anatomy.left_out)
+        segments = _decoded(encoded_segments, before)
+        if not segments or (segments[-1].kind in SETTINGS and asked.previous_response_id is None):
+            return None  # no prompt
+        prompt = _prompt_of(row, segments, stream.started_wall_ns, asked.anatomy.left_out)
+        prompt.encoded = encoded_segments
         prompt.is_unexpected = not before
         continued = _complete(prompt, asked, before)
         prompt.marks = _marks(prompt.segments)
@@ -151,10 +157,10 @@ class SessionPrompts:
         miss = reason_of(row, prompt, base, shared)
         is_answered = any(value is not None for value in _of_answer(row))
         reuse = reuse_of(self._prefixes, prompt, row, base, shared)
-        segments, tools = _rows(prompt, base, shared, row, key, reuse, counts_calls=is_answered)
+        stored, tools = _rows(prompt, base, shared, row, key, reuse, counts_calls=is_answered)
         if is_answered:
             self._keep(key, prompt, base, shared)
-        return _Made(segments, tools, miss)
+        return _Made(stored, tools, miss)
 
     def _keep(self, key: Any, prompt: Prompt, base: Prompt | None, shared: int) -> None:
         replaced = base if base is not None and base.is_continued(shared) else None
@@ -173,6 +179,15 @@ def _prompt_of(row: Any, segments: list[Segment], started_ns: int, left_out: int
         output_bytes=(row["text_chars"] or 0) + (row["tool_call_chars"] or 0), is_warm_up=row["operation"] == WARM_UP, left_out=left_out,
         served=served_of(row),
     )  # fmt: skip
+
+
+def _decoded(encoded_segments: list[msgspec.Raw], before: Sequence[Prompt]) -> list[Segment]:
+    """The segments. The first ones that equal those of an earlier prompt are the same objects, which are compared fast."""
+    shared, base = 0, list[Segment]()
+    for one in before:
+        if (count := equal_first(one.encoded, encoded_segments)) > shared:
+            shared, base = count, one.segments
+    return [*base[:shared], *map(_decode, encoded_segments[shared:])]
 
 
 def _marks(segments: Sequence[Segment]) -> list[str | None]:
@@ -256,6 +271,7 @@ def _complete(prompt: Prompt, asked: Conversation, before: Sequence[Prompt]) -> 
         *answer,
         *moved(prompt.segments[len(head) :], answered + len(answer)),
     ]
+    prompt.encoded = []
     prompt.incomplete = continued.incomplete or continued.left_out > 0
     return continued
 
@@ -276,11 +292,10 @@ def _rows(
     prompt.sums = [*base.sums] if base is not None else [0] * len(SUM_COLUMNS)
     if base is not None:
         moved_by = prompt.message_count - base.message_count
-        first = min(shared, equal_first(base.marks, prompt.marks))
+        first = min(shared, equal_first(base.segments, segments))
         last = _equal_last(base.segments, segments, first, moved_by)
         removed = base.segments[first : len(base.segments) - last]
-        # The same objects, so that prompts of one conversation share memory.
-        segments[:first] = base.segments[:first]
+        segments[:first] = base.segments[:first]  # prompts of one conversation share memory
         if not moved_by:
             segments[len(segments) - last :] = base.segments[len(base.segments) - last :]
     added = segments[first : len(segments) - last]

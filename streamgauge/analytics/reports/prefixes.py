@@ -10,7 +10,7 @@ So equal prefixes have equal tokens. If a prompt continues another one, the shar
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate
 from operator import itemgetter
 from typing import NamedTuple
@@ -44,6 +44,8 @@ class Placed(NamedTuple):
     """Of `available`, those that the same server had read. None: the server is unknown."""
     uses: list[_Use]
     """Of each segment, for prompts that continue this one."""
+    use_ends: list[int]
+    """Their tokens."""
     generation: int
     """Of `Prefixes`, in which the keys were added."""
 
@@ -83,9 +85,11 @@ class Prefixes:
             del keys[0]
         self._add_uses(uses, keys)
         known, start = len(uses), uses[-1][_END] if uses else 0
+        ends = base.use_ends[:shared] if base is not None else []
+        ends += map(_end, uses[len(ends) :])
         weights = [*accumulate(one.size * PROMPT_WEIGHTS[one.kind] for one in segments[known:])]
         per_weight = max(0, tokens - start) / weights[-1] if weights and weights[-1] else 0.0
-        ends = [*map(_end, uses), *(start + round(weight * per_weight) for weight in weights)]
+        ends += (start + round(weight * per_weight) for weight in weights)
         placed = [min(end, tokens) for end in ends] if ends[-1] > tokens else [*ends]
         placed[-1] = tokens
         seen, available = (_length(uses, placed, began_ns, most_ns) for most_ns in (_NEVER, kept_ns))
@@ -98,7 +102,7 @@ class Prefixes:
         generation = self._generation
         is_young = base is not None and base.generation == generation
         self._keep(keys, uses, ends, began_ns, read_ns, shared if is_young else 0)
-        return Placed(keys, placed, seen, available, at_server, uses, generation)
+        return Placed(keys, placed, seen, available, at_server, uses, ends, generation)
 
     def _add_uses(self, uses: list[_Use], keys: Sequence[int]) -> None:
         """Add the uses of the next keys that are known."""
@@ -123,7 +127,9 @@ class Prefixes:
         if uses and read_ns < uses[-1][_FIRST]:
             for use in uses:
                 use[_FIRST] = min(use[_FIRST], read_ns)
-        for use in uses[bisect_right(uses, -began_ns, key=_unused_since) :]:
+        for use in uses[
+            0 if not uses or uses[0][_LAST] < began_ns else bisect_right(uses, -began_ns, key=_unused_since) :
+        ]:
             use[_LAST] = began_ns
         uses += ([end, read_ns, began_ns] for end in ends[len(uses) :])
         self._young.update(zip(keys[young:], uses[young:], strict=True))
@@ -148,9 +154,14 @@ def _key(before: int, one: Segment) -> int:
 
 def _length(uses: Sequence[_Use], ends: Sequence[int], began_ns: int, kept_ns: int) -> int:
     """Tokens of the longest of these prefixes that a server had read and still keeps."""
-    read = bisect_right(uses, began_ns, key=_first)
-    count = bisect_right(uses, kept_ns - began_ns, hi=read, key=_unused_since)
+    read = _count(uses, began_ns, _first)
+    count = _count(uses[:read], kept_ns - began_ns, _unused_since)
     return ends[count - 1] if count else 0
+
+
+def _count(uses: Sequence[_Use], most: int, key: Callable[[_Use], int]) -> int:
+    """The number of leading uses with at most this value. Most often it is all."""
+    return len(uses) if not uses or key(uses[-1]) <= most else bisect_right(uses, most, key=key)
 
 
 def _unused_since(use: _Use) -> int:
