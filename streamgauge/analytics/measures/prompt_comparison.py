@@ -9,8 +9,6 @@ from itertools import compress, count
 from operator import attrgetter, itemgetter, ne
 from typing import Any, NamedTuple
 
-from msgspec import Raw
-
 from streamgauge.analytics.reports.prefixes import Placed
 from streamgauge.analytics.schema.stream_columns import StreamRow
 from streamgauge.ingest.records import Segment
@@ -44,8 +42,10 @@ class Prompt:
 
     stream_id: str
     segments: list[Segment]
-    encoded: list[Raw] = field(default_factory=list)
+    encoded: bytes = b""
     """The segments as the tap recorded them. Empty if others were added."""
+    encoded_ends: list[int] = field(default_factory=list)
+    """Where each of them ends."""
     marks: list[str | None] = field(default_factory=list)
     """Of the segments."""
     started_ns: int = 0
@@ -94,20 +94,20 @@ class Prompt:
         return {one.hash for one in self.segments if one.kind not in SETTINGS}
 
 
-def equal_first(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """The number of equal first elements."""
-    return next(_differing(one, other), min(len(one), len(other)))
+def equal_first(one: Sequence[Any], other: Sequence[Any], start: int = 0) -> int:
+    """The number of equal first elements. The first `start` ones are known to be equal."""
+    return next(_differing(one, other, start), min(len(one), len(other)))
 
 
-def same_first(one: Sequence[Segment], other: Sequence[Segment]) -> int:
-    """The number of equal first segments without regard to marks: those that a cache could read again."""
-    end = min(len(one), len(other))
-    return next((place for place in _differing(one, other) if not same(one[place], other[place])), end)
+def same_first(one: Sequence[Segment], other: Sequence[Segment], start: int = 0) -> int:
+    """As `equal_first`, without regard to marks: the segments that a cache could read again."""
+    differing = _differing(one, other, start)
+    return next((at for at in differing if not same(one[at], other[at])), min(len(one), len(other)))
 
 
-def _differing(one: Sequence[Any], other: Sequence[Any]) -> Iterator[int]:
+def _differing(one: Sequence[Any], other: Sequence[Any], start: int) -> Iterator[int]:
     """Places of elements that differ. The loop runs in C."""
-    return compress(count(), map(ne, one, other))
+    return compress(count(start), map(ne, one[start:], other[start:]))
 
 
 def same(one: Segment, other: Segment) -> bool:

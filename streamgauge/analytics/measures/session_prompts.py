@@ -15,9 +15,11 @@ Rules
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from itertools import accumulate
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -53,7 +55,7 @@ MAX_KEPT_BY_SERVER = 20_000
 """Segments of the response that a prompt continues. With more the prompt is incomplete."""
 TOOLS_AGAIN_NS = 86_400 * 10**9
 """The tools of a session are stored again after this time, because retention may delete the first request with them."""
-_split = msgspec.msgpack.Decoder(list[msgspec.Raw] | None).decode
+_split = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _decode = msgspec.msgpack.Decoder(Segment).decode
 _of_answer = itemgetter(*ANSWERED)
 SUM_COLUMNS = tuple(name for name in PROMPT_SEGMENTS.types if name in BYTES_COLUMNS.values())
@@ -136,28 +138,28 @@ class SessionPrompts:
         asked = stream.conversation
         if asked is None or asked.anatomy is None:
             return None
-        encoded_segments = _split(asked.anatomy.encoded_segments) or []
         key = _session_of(row)
         before = [one for one in self._sessions.get(key, ()) if one.stream_id != row["stream_id"]]
-        segments = _decoded(encoded_segments, before)
+        prompt = _prompt_of(row, [], stream.started_wall_ns, asked.anatomy.left_out)
+        origin, equal = _decode_into(prompt, bytes(asked.anatomy.encoded_segments), before)
+        segments = prompt.segments
         if not segments or (segments[-1].kind in SETTINGS and asked.previous_response_id is None):
             return None  # no prompt
-        prompt = _prompt_of(row, segments, stream.started_wall_ns, asked.anatomy.left_out)
-        prompt.encoded = encoded_segments
         prompt.is_unexpected = not before
         continued = _complete(prompt, asked, before)
-        prompt.marks = _marks(prompt.segments)
         if continued is not None:
+            origin, prompt.marks = None, _marks(prompt.segments)
             base: Prompt | None = continued
             shared = same_first(continued.segments, prompt.segments)
         else:
-            base, shared = _base(prompt, before)
+            base, shared = _base(prompt, before, origin, equal)
+        equal = equal if base is origin else 0
         if base is not None:
             _add_zero(prompt, base)
         miss = reason_of(row, prompt, base, shared)
         is_answered = any(value is not None for value in _of_answer(row))
         reuse = reuse_of(self._prefixes, prompt, row, base, shared)
-        stored, tools = _rows(prompt, base, shared, row, key, reuse, counts_calls=is_answered)
+        stored, tools = _rows(prompt, base, shared, equal, row, key, reuse, counts_calls=is_answered)
         if is_answered:
             self._keep(key, prompt, base, shared)
         return _Made(stored, tools, miss)
@@ -181,13 +183,35 @@ def _prompt_of(row: Any, segments: list[Segment], started_ns: int, left_out: int
     )  # fmt: skip
 
 
-def _decoded(encoded_segments: list[msgspec.Raw], before: Sequence[Prompt]) -> list[Segment]:
-    """The segments. The first ones that equal those of an earlier prompt are the same objects, which are compared fast."""
-    shared, base = 0, list[Segment]()
+def _decode_into(prompt: Prompt, encoded_list: bytes, before: Sequence[Prompt]) -> tuple[Prompt | None, int]:
+    """Set the segments and marks. The first ones are those of the earlier prompt that begins with the most equal bytes, if there is one.
+    Returns it, and their number."""
+    count, start = _head_of_list(encoded_list)
+    encoded_segments, origin, equal = encoded_list[start:], None, 0
     for one in before:
-        if (count := equal_first(one.encoded, encoded_segments)) > shared:
-            shared, base = count, one.segments
-    return [*base[:shared], *map(_decode, encoded_segments[shared:])]
+        shared = bisect_left(
+            one.encoded_ends, True, key=lambda end: not encoded_segments.startswith(one.encoded[:end])
+        )
+        if shared > equal:
+            origin, equal = one, shared
+    ends = origin.encoded_ends[:equal] if origin is not None else []
+    at = ends[-1] if ends else 0
+    added = _split(b"\xdd" + (count - equal).to_bytes(4) + encoded_segments[at:])
+    ends += accumulate((memoryview(one).nbytes for one in added), initial=ends.pop() if ends else 0)
+    segments = [*map(_decode, added)]
+    prompt.encoded, prompt.encoded_ends = encoded_segments, ends if equal else ends[1:]
+    prompt.segments = [*origin.segments[:equal], *segments] if origin is not None else segments
+    prompt.marks = [*(origin.marks[:equal] if origin is not None else ()), *_marks(segments)]
+    return origin, equal
+
+
+def _head_of_list(encoded_list: bytes) -> tuple[int, int]:
+    """The number of elements of a list in MessagePack, and where they begin. None is an empty list."""
+    kind = encoded_list[0]
+    size = {0xDC: 2, 0xDD: 4}.get(kind, 0)
+    return int.from_bytes(
+        encoded_list[1 : 1 + size]
+    ) if size else kind & 15 if kind >> 4 == 9 else 0, 1 + size
 
 
 def _marks(segments: Sequence[Segment]) -> list[str | None]:
@@ -230,14 +254,17 @@ def _add_miss(row: StreamRow, miss: CacheMiss | None, counters: Counter[str]) ->
         row["cache_miss_source"] = "compared"
 
 
-def _base(prompt: Prompt, before: Sequence[Prompt]) -> tuple[Prompt | None, int]:
+def _base(
+    prompt: Prompt, before: Sequence[Prompt], origin: Prompt | None = None, equal: int = 0
+) -> tuple[Prompt | None, int]:
     """The kept prompt that shares the most segments with this one, and the number of equal segments at the start. Of several, the most
     recently used."""
     firsts = [0] * len(before)
     for place in reversed(range(len(before))):
-        firsts[place] = same_first(before[place].segments, prompt.segments)
-        if firsts[place] == len(before[place].segments):
-            return before[place], firsts[place]
+        one = before[place]
+        firsts[place] = same_first(one.segments, prompt.segments, equal if one is origin else 0)
+        if firsts[place] == len(one.segments):
+            return one, firsts[place]
     hashes, most, best, first = prompt.hashes if before else set(), 0, None, 0
     for one, count in zip(reversed(before), reversed(firsts), strict=True):
         if (shared := len(hashes & one.hashes)) > most:
@@ -271,7 +298,7 @@ def _complete(prompt: Prompt, asked: Conversation, before: Sequence[Prompt]) -> 
         *answer,
         *moved(prompt.segments[len(head) :], answered + len(answer)),
     ]
-    prompt.encoded = []
+    prompt.encoded, prompt.encoded_ends = b"", []
     prompt.incomplete = continued.incomplete or continued.left_out > 0
     return continued
 
@@ -280,6 +307,7 @@ def _rows(
     prompt: Prompt,
     base: Prompt | None,
     shared: int,
+    equal: int,
     row: StreamRow,
     key: Any,
     reuse: Reuse,
@@ -292,7 +320,7 @@ def _rows(
     prompt.sums = [*base.sums] if base is not None else [0] * len(SUM_COLUMNS)
     if base is not None:
         moved_by = prompt.message_count - base.message_count
-        first = min(shared, equal_first(base.segments, segments))
+        first = min(shared, equal_first(base.segments, segments, equal))
         last = _equal_last(base.segments, segments, first, moved_by)
         removed = base.segments[first : len(base.segments) - last]
         segments[:first] = base.segments[:first]  # prompts of one conversation share memory

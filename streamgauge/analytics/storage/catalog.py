@@ -229,13 +229,7 @@ class Catalog:
             **dict.fromkeys(("float32", "float64", "uuid"), "'{}'".format),
         }
         written = writers.get(kind, str)
-        nulls = column.null_count()
-        if nulls == len(column):
-            return ["NULL"] * nulls
-        values = column.to_list()
-        if not nulls:
-            return [*map(written, values)]
-        return ["NULL" if value is None else written(value) for value in values]
+        return ["NULL" if value is None else written(value) for value in column.to_list()]
 
     def text(self, value: str) -> str:
         """A literal for a VARCHAR column of inlined rows."""
