@@ -56,7 +56,7 @@ MAX_KEPT_BY_SERVER = 20_000
 TOOLS_AGAIN_NS = 86_400 * 10**9
 """The tools of a session are stored again after this time, because retention may delete the first request with them."""
 _split = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
-_decode = msgspec.msgpack.Decoder(Segment).decode
+_decode = msgspec.msgpack.Decoder(list[Segment]).decode
 _of_answer = itemgetter(*ANSWERED)
 SUM_COLUMNS = tuple(name for name in PROMPT_SEGMENTS.types if name in BYTES_COLUMNS.values())
 _SUM_OF = {kind: SUM_COLUMNS.index(name) for kind, name in BYTES_COLUMNS.items()}
@@ -196,9 +196,9 @@ def _decode_into(prompt: Prompt, encoded_list: bytes, before: Sequence[Prompt]) 
             origin, equal = one, shared
     ends = origin.encoded_ends[:equal] if origin is not None else []
     at = ends[-1] if ends else 0
-    added = _split(b"\xdd" + (count - equal).to_bytes(4) + encoded_segments[at:])
-    ends += accumulate((memoryview(one).nbytes for one in added), initial=ends.pop() if ends else 0)
-    segments = [*map(_decode, added)]
+    rest = b"\xdd" + (count - equal).to_bytes(4) + encoded_segments[at:]
+    ends += accumulate((memoryview(one).nbytes for one in _split(rest)), initial=ends.pop() if ends else 0)
+    segments = _decode(rest)
     prompt.encoded, prompt.encoded_ends = encoded_segments, ends if equal else ends[1:]
     prompt.segments = [*origin.segments[:equal], *segments] if origin is not None else segments
     prompt.marks = [*(origin.marks[:equal] if origin is not None else ()), *_marks(segments)]

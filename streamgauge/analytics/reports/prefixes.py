@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from streamgauge.analytics.schema.prompt_sizes import PROMPT_WEIGHTS
 from streamgauge.ingest.records import Segment
@@ -22,8 +22,9 @@ MAX_PREFIXES = 200_000
 """About 50 MB."""
 
 
-_Use = list[int]
-"""A prefix: its tokens, when a server had first read it, and when the last request with it began, in ns."""
+_Use = list[Any]
+"""A prefix: its tokens, when a server had first read it, in ns, and the last request with it: when it began, in ns, and the number of its
+prefixes. Those with which it was the last request share that list, so it is changed once if the prompt is continued."""
 _END, _FIRST, _LAST = range(3)
 _end, _first = itemgetter(_END), itemgetter(_FIRST)
 _NEVER = 2**63
@@ -127,11 +128,15 @@ class Prefixes:
         if uses and read_ns < uses[-1][_FIRST]:
             for use in uses:
                 use[_FIRST] = min(use[_FIRST], read_ns)
-        for use in uses[
-            0 if not uses or uses[0][_LAST] < began_ns else bisect_right(uses, -began_ns, key=_unused_since) :
-        ]:
-            use[_LAST] = began_ns
-        uses += ([end, read_ns, began_ns] for end in ends[len(uses) :])
+        last = uses[0][_LAST] if uses else [_NEVER, 0]
+        if last[0] <= began_ns and last[1] == len(uses) and last is uses[-1][_LAST]:
+            last[0] = began_ns
+        else:
+            last = [began_ns, 0]
+            for use in uses[bisect_right(uses, -began_ns, key=_unused_since) :]:
+                use[_LAST] = last
+        last[1] = len(ends)
+        uses += ([end, read_ns, last] for end in ends[len(uses) :])
         self._young.update(zip(keys[young:], uses[young:], strict=True))
         if len(self._young) > self._most // 2:
             self._old, self._young = self._young, {}
@@ -165,4 +170,5 @@ def _count(uses: Sequence[_Use], most: int, key: Callable[[_Use], int]) -> int:
 
 
 def _unused_since(use: _Use) -> int:
-    return -use[_LAST]
+    began_ns: int = use[_LAST][0]
+    return -began_ns
