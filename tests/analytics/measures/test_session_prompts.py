@@ -319,3 +319,44 @@ def test_fault_of_the_comparison_leaves_the_measures_of_the_stream(monkeypatch: 
     assert tables["streams"]["outcome"].to_list() == ["ok"]
     assert "prompt_segments" not in tables
     assert dict(tables["internal.counter_parts"].iter_rows()) == {"prompts_failed": 1}
+
+
+@pytest.mark.parametrize(
+    "encoded", [b"\x91\x01", b"\x01", b"\xa3abc", b"\x80", b"\xc0", b"\x91\x95\xa5other\xc0\x00\x01\xc4\x00"], ids=bytes.hex
+)  # fmt: skip
+def test_records_without_readable_segments_have_the_measures_of_the_stream(encoded: bytes) -> None:
+    known, records = SessionPrompts(), request(2, prompt_of(2))
+    measure(finished(request(1, prompt_of(1))), prompts=known)
+    asked = records[1].conversation  # type: ignore[union-attr]
+    assert asked is not None
+    assert asked.anatomy is not None
+    anatomy = msgspec.structs.replace(asked.anatomy, encoded_segments=msgspec.Raw(encoded))
+    records[1] = msgspec.structs.replace(
+        records[1], conversation=msgspec.structs.replace(asked, anatomy=anatomy)
+    )
+    tables = measure(finished(records), prompts=known)
+    assert tables["streams"]["outcome"].to_list() == ["ok"]
+    assert "prompt_segments" not in tables or tables["prompt_segments"]["segment_count"].to_list() == [1]
+
+
+def test_prompt_of_each_length_repeats_the_one_before() -> None:
+    """The head of an encoded list has another size from 16 segments on."""
+    whole = prompt_of(1, tools=20)
+    rows = stored(SessionPrompts(), *(request(n, whole[:n]) for n in range(3, 20))).to_dicts()
+    assert [row["segment_count"] for row in rows] == list(range(3, 20))
+    assert [row["kept_first"] for row in rows if row["base_stream_id"]] == [
+        row["segment_count"] - 1 for row in rows if row["base_stream_id"]
+    ]
+    assert sum(row["base_stream_id"] is None for row in rows) == 2
+
+
+@pytest.mark.parametrize("place", [0, 7, -1])
+def test_changed_segment_is_found_in_encoded_prompts(place: int) -> None:
+    before = prompt_of(3, tools=12)
+    after = list(before)
+    after[place] = msgspec.structs.replace(after[place], hash=b"another!")
+    rows = stored(SessionPrompts(), request(1, before), request(2, after)).to_dicts()
+    assert (rows[1]["kept_first"], rows[1]["kept_last"]) == (
+        place % len(before),
+        len(before) - 1 - place % len(before),
+    )
