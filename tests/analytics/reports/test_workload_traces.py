@@ -136,6 +136,23 @@ def test_unknown_prompts_have_no_blocks_and_unknown_tokens_are_estimated(store: 
     assert (found.estimated, found.without_prompt) == (1, 1)
 
 
+def test_more_input_tokens_than_a_model_reads_are_estimated(store: Store) -> None:
+    """Each block of them would have an id."""
+    asked = [
+        request(n, prompt_of(1), usage=chat_usage(tokens, None)) for n, tokens in ((1, 4000), (2, 2 * 10**9))
+    ]
+    query = commit(store, *asked)
+    assert query("SELECT max(input_tokens) FROM streams").item() == 2 * 10**9
+    lines = list(Tracer(query, found := Traced(64)).mooncake())
+    assert [one["input_length"] for one in lines] == [4000, 4000]
+    assert found.estimated == 1
+
+
+def test_store_without_requests_has_empty_traces(store: Store) -> None:
+    tracer = Tracer(commit(store), Traced(64))
+    assert [*tracer.mooncake(), *tracer.mooncake(by_session=True), *tracer.weka()] == []
+
+
 def test_segments_that_are_missing_or_kept_by_the_server_are_shared_with_nobody(store: Store) -> None:
     cut = [
         request(n, prompt_of(1)[:40], usage=chat_usage(8000, None), left_out=9000, session=f"c{n}")
