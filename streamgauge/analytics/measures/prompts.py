@@ -127,8 +127,9 @@ class Prompts:
         asked = stream.conversation
         if asked is None or asked.anatomy is None or not asked.anatomy.segments:
             return None
-        if asked.anatomy.segments[-1].kind in SETTINGS and asked.previous_response_id is None:
-            return None  # no prompt
+        has_prompt = asked.anatomy.segments[-1].kind not in SETTINGS or asked.previous_response_id is not None
+        if not has_prompt and row["operation"] != WARM_UP:  # Codex continues an empty warm-up by its id
+            return None
         key = _session_of(row)
         before = [one for one in self._sessions.get(key, ()) if one.stream_id != row["stream_id"]]
         prompt = _prompt_of(row, asked.anatomy.segments, stream.started_wall_ns, asked.anatomy.left_out)
