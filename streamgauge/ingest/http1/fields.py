@@ -71,9 +71,14 @@ class FieldTable:
         self._strict = strict
 
     def read(self, lines: list[bytes]) -> list[Field]:
-        """The fields of lines without CRLF."""
+        """The fields of a head's lines without CRLF, after its first line."""
         cached = self.cached
-        return [cached.get(line) or self._parse(line) for line in lines]
+        fields = []
+        for at in range(1, len(lines)):
+            line = lines[at]
+            field = cached.get(line)
+            fields.append(self._parse(line) if field is None else field)
+        return fields
 
     def _parse(self, line: bytes) -> Field:
         match = _LINE.fullmatch(line)
