@@ -12,4 +12,3 @@ cdef list _PAIRS
 cpdef str random_hex(Py_ssize_t count)
 @cython.locals(millisecond=int64_t, quarter=int64_t)
 cpdef str uuid7(int64_t wall_ns)
-cpdef str new_span_id()

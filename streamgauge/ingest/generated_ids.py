@@ -49,8 +49,3 @@ def smallest_uuid7(wall_s: float) -> str:
     """The lower bound of all UUIDv7 of this millisecond. Times before 1970 count as 1970."""
     digits = f"{max(int(wall_s * 1000), 0) & 0xFFFFFFFFFFFF:012x}"
     return f"{digits[:8]}-{digits[8:]}-0000-0000-000000000000"
-
-
-def new_span_id() -> str:
-    """16 hex digits."""
-    return random_hex(16)

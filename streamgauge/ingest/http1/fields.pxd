@@ -19,7 +19,7 @@ cdef class FieldTable:
     cdef object _malformed, _recorded
     cdef bint _strict
 
-    @cython.locals(cached=dict, fields=list, line=bytes, at=Py_ssize_t)
+    @cython.locals(cached=dict, line=bytes)
     cpdef list read(self, list lines)
 
     @cython.locals(field=Field, name=bytes, value=bytes, framing=bint)

@@ -73,12 +73,7 @@ class FieldTable:
     def read(self, lines: list[bytes]) -> list[Field]:
         """The fields of a head's lines without CRLF, after its first line."""
         cached = self.cached
-        fields = []
-        for at in range(1, len(lines)):
-            line = lines[at]
-            field = cached.get(line)
-            fields.append(self._parse(line) if field is None else field)
-        return fields
+        return [cached.get(line) or self._parse(line) for line in lines[1:]]
 
     def _parse(self, line: bytes) -> Field:
         match = _LINE.fullmatch(line)

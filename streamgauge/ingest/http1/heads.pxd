@@ -4,7 +4,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t
 
 from streamgauge.ingest.facts cimport RequestFacts, ResponseFacts
-from streamgauge.ingest.http1.fields cimport Field
+from streamgauge.ingest.http1.fields cimport Field, FieldTable
 
 
 @cython.final
@@ -32,11 +32,12 @@ cdef class ResponseHead(ResponseFacts):
 cdef unsigned char _QUESTION_MARK, _ZERO, _NINE
 cdef Py_ssize_t _MAX_LENGTH_DIGITS, _MAX_CACHED_LINE_BYTES
 cdef object _request_lines, _status_lines
+cdef FieldTable _REQUEST_FIELDS, _RESPONSE_FIELDS
 cdef list _lines(bytes head)
 
 @cython.locals(
     lines=list, line=bytes, fields=list, field=Field, found=RequestHead, name=bytes, value=bytes, known=dict, connection=frozenset,
-    host=bytes, coding=bytes, most_bytes=Py_ssize_t, most_target_bytes=Py_ssize_t, most_fields=Py_ssize_t, cached=bint
+    host=bytes, most_bytes=Py_ssize_t, most_target_bytes=Py_ssize_t, most_fields=Py_ssize_t, cached=bint
 )
 cpdef RequestHead read_request_head(bytes head, object limits)
 

@@ -2,7 +2,7 @@
 
 cimport cython
 
-from streamgauge.ingest.generated_ids cimport new_span_id, random_hex
+from streamgauge.ingest.generated_ids cimport random_hex
 
 
 @cython.final

@@ -5,7 +5,7 @@ Without a valid header the tap starts a new trace, marked as sampled.
 
 from __future__ import annotations
 
-from streamgauge.ingest.generated_ids import new_span_id, random_hex
+from streamgauge.ingest.generated_ids import random_hex
 from streamgauge.ingest.identifiers import SAMPLED, trace_parent
 
 
@@ -27,5 +27,5 @@ def join_trace(traceparent: bytes | None) -> TraceContext:
     """Join the client's trace or start a new one."""
     if traceparent is not None and (found := trace_parent(traceparent.decode("latin-1"))) is not None:
         trace_id, parent, flags = found
-        return TraceContext(trace_id, new_span_id(), parent, flags)
-    return TraceContext(random_hex(32), new_span_id(), None, SAMPLED)
+        return TraceContext(trace_id, random_hex(16), parent, flags)
+    return TraceContext(random_hex(32), random_hex(16), None, SAMPLED)

@@ -89,10 +89,7 @@ cdef class Recorder:
     cdef _write_opened(self)
     @cython.locals(condenser=CondensedBody)
     cdef _write_request(self)
-    @cython.locals(
-        response=ResponseFacts, counters=Counters, frames=list, from_client=list, size_bytes=int64_t, reserved_bytes=int64_t,
-        uncaptured_bytes=int64_t, written_bytes=int64_t
-    )
+    @cython.locals(response=ResponseFacts, counters=Counters, frames=list, from_client=list, size_bytes=int64_t, reserved_bytes=int64_t, uncaptured_bytes=int64_t, written_bytes=int64_t)
     cdef _write_frames(self)
     @cython.locals(buffer=RecordBuffer, written_bytes=int64_t)
     cdef int64_t _write(self, record)

@@ -35,6 +35,7 @@ from streamgauge.ingest.http1.trace_context import TraceContext
 from streamgauge.ingest.keyed_ids import SessionHeaders
 from streamgauge.ingest.labels import HeadLabels
 from streamgauge.ingest.recording import body_capture as capture
+from streamgauge.ingest.recording.body_capture import response_limits
 from streamgauge.ingest.recording.failures import CAUSE
 from streamgauge.ingest.recording.options import RecordingOptions
 from streamgauge.ingest.recording.record_buffer import RECORD_OVERHEAD_BYTES, RecordBuffer
@@ -297,7 +298,7 @@ class Recorder:
 
     def response_head(self, head: ResponseFacts, now_ns: int) -> None:
         """The final (not 1xx) head of the response."""
-        self._remaining_bytes, self._event_stream = capture.response_limits[head.content_type]
+        self._remaining_bytes, self._event_stream = response_limits[head.content_type]
         if self._remaining_bytes != _UNLIMITED:
             if head.status < 400:
                 coding = capture.named_coding(head.fields)

@@ -72,7 +72,7 @@ class Ending:
         self._last_ns = now_ns  # time of the last byte from either side
         self._ready_ns = 0  # when the client last resumed reading; the upstream's silence counts from then
         self._request_body: BodyReader | None = None  # None: the request has no body
-        if head.body != NO_BODY:
+        if self._head.body != NO_BODY:
             self._request_body = BodyReader(head.body, head.length, of_request=True)
             self.request = RECEIVING
         self.request_bytes = 0
