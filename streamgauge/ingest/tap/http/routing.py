@@ -33,6 +33,7 @@ class Route(RouteFacts):
 
     __slots__ = ("upstream_index",)
     upstream: Upstream
+    upstream_index: int
 
 
 def _route(upstream_index: int, upstream: Upstream, target: str) -> Route:
