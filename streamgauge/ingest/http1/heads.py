@@ -35,8 +35,6 @@ _MAX_METHOD_AND_VERSION_BYTES = 64
 _SLASH = ord("/")
 _QUESTION_MARK = ord("?")
 _HTTP_1 = b"HTTP/1."
-BLANK_LINE = b"\r\n\r\n"
-"""The end of a head, with the end of its last line."""
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert and a handshake
 _MAX_RESPONSE_HEAD_BYTES = 262_144
 _BARE_LF_OR_NUL = re.compile(rb"(?<!\r)\n|\0")

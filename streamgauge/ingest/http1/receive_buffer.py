@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from streamgauge.ingest.http1.heads import BLANK_LINE
+BLANK_LINE = b"\r\n\r\n"
+"""The end of a head, with the end of its last line."""
 
 
 def appended(kept: bytes | bytearray, data: bytes) -> bytes | bytearray:

@@ -12,14 +12,13 @@ import asyncio
 from functools import partial
 
 from streamgauge.ingest.http1.heads import (
-    BLANK_LINE,
     BadRequest,
     RequestHead,
     check_partial_head,
     other_protocol,
     read_request_head,
 )
-from streamgauge.ingest.http1.receive_buffer import ReceiveBuffer
+from streamgauge.ingest.http1.receive_buffer import BLANK_LINE, ReceiveBuffer
 from streamgauge.ingest.http1.trace_context import join_trace
 from streamgauge.ingest.tap import sockets
 from streamgauge.ingest.tap.connections.upstream_connection import UpstreamPool

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from streamgauge.ingest.http1.bodies import BodyReader
 from streamgauge.ingest.http1.heads import (
-    BLANK_LINE,
     CHUNKED,
     UNTIL_CLOSE,
     BadRequest,
@@ -25,7 +24,7 @@ from streamgauge.ingest.http1.heads import (
     read_response_head,
     response_body,
 )
-from streamgauge.ingest.http1.receive_buffer import ReceiveBuffer, appended
+from streamgauge.ingest.http1.receive_buffer import BLANK_LINE, ReceiveBuffer, appended
 from streamgauge.ingest.http1.tunnel import Tunnel
 from streamgauge.ingest.recording.relayed import NOT_RECORDED, RelayedEnd
 from streamgauge.ingest.records import WaitedFor
