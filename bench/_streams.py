@@ -48,6 +48,12 @@ def _choice(delta: dict[str, Any], finish: str | None = None, index: int = 0) ->
     return {"index": index, "delta": delta, "finish_reason": finish}
 
 
+def _of_task(kind: str, **members: Any) -> bytes:
+    return sse(
+        {"jsonrpc": "2.0", "id": 1, "result": {"kind": kind, "taskId": "t", "contextId": "c"} | members}
+    )
+
+
 USAGE = {"prompt_tokens": 25, "completion_tokens": 400, "total_tokens": 425}
 CHAT_LAST = [_chunk([_choice({}, "stop")], usage=USAGE), sse("[DONE]")]
 CHAT_FIRST = [_chunk([_choice({"role": "assistant", "content": ""})])]
@@ -239,6 +245,45 @@ WORKLOADS = [
             }
         ),
         ANTHROPIC_LAST,
+    ),
+    Workload(
+        "openai_live",
+        "openai_live",
+        "/v1/live/sessions",
+        "text/event-stream",
+        [
+            sse(
+                {
+                    "type": "answer.started",
+                    "model": "gpt-live",
+                    "format": {"type": "audio/pcm", "rate": 24_000},
+                }
+            )
+        ],
+        lambda n, text: sse({"type": "session.output_transcript.delta", "delta": text}),
+        [sse({"type": "answer.ended", "reason": "silence"})],
+    ),
+    Workload(
+        "gemini_live",
+        "gemini_live",
+        "/ws/google.ai.generativelanguage.v1beta.GenerativeService.BidiGenerateContent",
+        "text/event-stream",
+        [],
+        lambda n, text: sse({"serverContent": {"modelTurn": {"parts": [{"text": text}]}}}),
+        [sse({"serverContent": {"turnComplete": True}})],
+    ),
+    Workload(
+        "a2a",
+        "a2a",
+        "/v1/message:stream",
+        "text/event-stream",
+        [_of_task("task", id="t", contextId="c", status={"state": "submitted"})],
+        lambda n, text: _of_task(
+            "artifact-update",
+            append=bool(n),
+            artifact={"artifactId": "a", "parts": [{"kind": "text", "text": text}]},
+        ),
+        [_of_task("status-update", status={"state": "completed"}, final=True)],
     ),
     Workload(
         "anthropic_complete",

@@ -3,12 +3,12 @@
 cimport cython
 from libc.stdint cimport int64_t
 
-cdef str _prefix
-cdef int64_t _used, _minute
+cdef str _prefix, _digits
+cdef Py_ssize_t _used
+cdef int64_t _quarter
 cdef list _PAIRS
 
-@cython.locals(start=int64_t, end=int64_t, digits=str)
-cpdef str random_hex(int64_t count)
-@cython.locals(millisecond=int64_t, minute=int64_t, tail=str)
+@cython.locals(start=Py_ssize_t, end=Py_ssize_t)
+cpdef str random_hex(Py_ssize_t count)
+@cython.locals(millisecond=int64_t, quarter=int64_t)
 cpdef str uuid7(int64_t wall_ns)
-cpdef str new_span_id()

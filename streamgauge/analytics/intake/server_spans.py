@@ -240,6 +240,8 @@ class ServerSpanJob(CommitHook):
             stream = by_span.get((span.trace_id, above)) or by_request.get(span.request_id)
             if stream is not None:
                 matched[span] = stream
+        if not matched:
+            return {}, set()
         known = self._cursor.execute(
             "SELECT DISTINCT stream_id::VARCHAR FROM server_stats WHERE source = $source AND stream_id IN (SELECT unnest($ids::UUID[]))",
             {"source": SOURCE, "ids": list({*matched.values()})},

@@ -143,8 +143,11 @@ class SessionPrompts:
         prompt = _prompt_of(row, [], stream.started_wall_ns, asked.anatomy.left_out)
         origin, equal = _decode_into(prompt, bytes(asked.anatomy.encoded_segments), before)
         segments = prompt.segments
-        if not segments or (segments[-1].kind in SETTINGS and asked.previous_response_id is None):
-            return None  # no prompt
+        if not segments:
+            return None
+        has_prompt = segments[-1].kind not in SETTINGS or asked.previous_response_id is not None
+        if not has_prompt and row["operation"] != WARM_UP:  # Codex continues an empty warm-up by its id
+            return None
         prompt.is_unexpected = not before
         continued = _complete(prompt, asked, before)
         if continued is not None:

@@ -22,6 +22,7 @@ cdef class BodyReader:
 
     @cython.locals(size=int64_t, at=int64_t, start=int64_t, line_end=int64_t, end=int64_t, run_after=int64_t, run_bytes=int64_t, taken=int64_t, in_line=bint)
     cpdef bytes feed(self, bytes data)
+    cpdef bint is_shorter_than(self, int64_t size_bytes)
 
     @cython.locals(start=int64_t, state=int, c=uint8_t)
     cdef int64_t advance(self, const uint8_t *data, int64_t at, int64_t size) noexcept nogil

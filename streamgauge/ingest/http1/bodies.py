@@ -117,8 +117,10 @@ class BodyReader:
     def feed(self, data: bytes) -> bytes:
         """The payload in one read. Raises `BadRequest` or `BadUpstream` if the body is malformed."""
         size = len(data)
-        if size < self._left_bytes:
+        # Within the payload of a chunk or of a body; most bodies of a known length arrive whole.
+        if size < self._left_bytes or (size == self._left_bytes and self._state == _LENGTH):
             self._left_bytes -= size
+            self.complete = self._state == _LENGTH and not self._left_bytes
             return data
         payload: list[bytes] = []
         run_after, run_bytes = _FEW_CHUNKS, _RUN_BYTES

@@ -71,9 +71,9 @@ class FieldTable:
         self._strict = strict
 
     def read(self, lines: list[bytes]) -> list[Field]:
-        """The fields of lines without CRLF."""
+        """The fields of a head's lines without CRLF, after its first line."""
         cached = self.cached
-        return [cached.get(line) or self._parse(line) for line in lines]
+        return [cached.get(line) or self._parse(line) for line in lines[1:]]
 
     def _parse(self, line: bytes) -> Field:
         match = _LINE.fullmatch(line)

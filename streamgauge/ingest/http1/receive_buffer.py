@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-_BLANK_LINE = b"\r\n\r\n"
+BLANK_LINE = b"\r\n\r\n"
+"""The end of a head, with the end of its last line."""
 
 
 def appended(kept: bytes | bytearray, data: bytes) -> bytes | bytearray:
@@ -60,7 +61,7 @@ class ReceiveBuffer:
             start = self._start = start + 2
             self._may_skip = False
         # The last three bytes again: a blank line may be cut by a read anywhere.
-        end = data.find(_BLANK_LINE, max(start, self._searched - 3)) + 4
+        end = data.find(BLANK_LINE, max(start, self._searched - 3)) + 4
         if end >= 4:
             # One less than the end: a caller that only looked must find the same blank line again.
             self._searched = end - 1

@@ -2,15 +2,14 @@
 
 cimport cython
 
-from streamgauge.ingest.generated_ids cimport new_span_id, random_hex
+from streamgauge.ingest.generated_ids cimport random_hex
 
 
 @cython.final
 @cython.no_gc
 cdef class TraceContext:
-    cdef readonly str trace_id, span_id, parent_span_id
+    cdef readonly str header, trace_id, span_id, parent_span_id
     cdef readonly int flags
 
 
-@cython.locals(digits=str)
 cpdef TraceContext join_trace(bytes traceparent)

@@ -3,11 +3,11 @@
 cimport cython
 from libc.stdint cimport int64_t
 
-from streamgauge.ingest.facts cimport FieldFacts, ResponseFacts
+from streamgauge.ingest.facts cimport FieldFacts
 
 cpdef capture_content(dict known)
 @cython.locals(line_end=int64_t, is_json=bint, text=bytes)
-cpdef body_kind(bytes start, bint more)
+cpdef str body_kind(bytes start, bint more)
 @cython.locals(field=FieldFacts)
 cpdef bytes named_coding(list fields)
 
@@ -17,5 +17,5 @@ cdef class ResponseLook:
     cdef bytes _coding, _start
     cdef int64_t _limit_bytes
 
-    @cython.locals(start=bytes, plain=bytes, more=bint)
+    @cython.locals(start=bytes, plain=bytes, more=bint, kind=str)
     cpdef feed(self, bytes payload)

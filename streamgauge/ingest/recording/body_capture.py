@@ -18,7 +18,7 @@ from typing import Literal
 import brotli
 import zstandard
 
-from streamgauge.ingest.facts import FieldFacts, ResponseFacts
+from streamgauge.ingest.facts import FieldFacts
 from streamgauge.ingest.records import coding_of
 from streamgauge.ingest.result_cache import ResultCache
 
@@ -76,9 +76,9 @@ _JSON = re.compile(rb"\{[ \t\r\n]*+(?:[\"}]|\Z)|\[[ \t\r\n]*+(?:[\[{\"\]0-9-]|\Z
 def body_kind(start: bytes, more: bool) -> BodyKind | None:
     """What a body is, by its first bytes. None: too few of them. `more`: others may follow."""
     text = start
-    if text[:1] != b"{":
+    if not text.startswith(b"{"):
         text = text.removeprefix(_BOM).lstrip(_BLANKS)
-    is_json = text[:2] == b'{"' or _JSON.match(text) is not None  # nearly all JSON begins like this
+    is_json = text.startswith(b'{"') or _JSON.match(text) is not None  # nearly all JSON begins like this
     line_end = text.find(b"\n") if is_json else -1
     if is_json and line_end < 0 and more:
         return None
@@ -135,10 +135,10 @@ def captures_request(content_type: bytes | None, fields: Sequence[FieldFacts], s
 class ResponseLook:
     """Decides by the first bytes of a response how many of them to capture."""
 
-    def __init__(self, method: str, head: ResponseFacts, limit_bytes: int) -> None:
-        """`limit_bytes`: what its content type allows."""
+    def __init__(self, method: str, coding: bytes, limit_bytes: int) -> None:
+        """`coding`: `named_coding` of the response. `limit_bytes`: what its content type allows."""
         self._is_post = method == "POST"
-        self._coding = named_coding(head.fields)
+        self._coding = coding
         self._limit_bytes = limit_bytes
         self._start = b""
 

@@ -28,3 +28,5 @@ cdef class RecordBuffer:
     cpdef int64_t append(self, record)
     cpdef flush_later(self, recorder)
     cpdef end_later(self, recorder)
+    @cython.locals(ended=list, count=Py_ssize_t)
+    cpdef _end_recorders(self, int64_t until_ns)

@@ -44,7 +44,6 @@ _MARGIN = 0.25
 _MAX_UNREPORTED = 65_536
 # Making records in a batch costs a third of making them between two reads. A batch delays requests by as much.
 _BATCH_NS = 400_000
-_BURST_S = 0.004  # requests of one burst are forwarded before the records of the first ones are made
 MAX_ENDED = 1024
 """Maximum number of ended exchanges whose last records are not made yet."""
 
@@ -254,16 +253,14 @@ class RecordBuffer:
         self._waiting[recorder] = None
 
     def end_later(self, recorder: WaitingRecorder) -> None:
-        """Let the recorder write its last records, soon but not within a burst of requests."""
+        """Let the recorder write its last records at the next tick. They do not reach the log earlier, and the requests of a burst
+        are forwarded before the records of the first ones are made."""
         ended = self._ended
         ended.append(recorder)
-        if self._ended_batch is None:
-            # A timer and not `call_soon`: the loop would run the batch between two reads of the same burst, and the
-            # second request would wait for the records of the first.
-            self._ended_batch = self._loop.call_later(_BURST_S, self._end_batch)
-        # The timer may be late on a loop that never idles. Each exchange above the bound then pays for a batch, so the
-        # list cannot grow faster than it is worked off.
-        elif len(ended) >= MAX_ENDED:
+        if self._timer is None:
+            self.arm()
+        # Each exchange above the bound pays for a batch, so the list cannot grow faster than it is worked off.
+        if len(ended) >= MAX_ENDED:
             self._end_recorders(self._clock_ns() + _BATCH_NS)
 
     def flush_all(self) -> None:
@@ -276,6 +273,7 @@ class RecordBuffer:
         attempt(self._put_all, _NEVER_NS)
 
     def _end_batch(self) -> None:
+        """A batch of ended recorders, and the next one after the reads that have arrived in the meantime."""
         self._ended_batch = None
         if self.failures.attempt(self._end_recorders, self._clock_ns() + _BATCH_NS) and self._ended:
             self._ended_batch = self._loop.call_soon(self._end_batch)
@@ -316,7 +314,8 @@ class RecordBuffer:
         # tick's frames.
         worked = attempt(self._take_from_relay, self._clock_ns() - _TICK_NS // 2)
         until_ns = self._clock_ns() + _BATCH_NS
-        worked &= attempt(self._end_recorders, until_ns)
+        if self._ended and self._ended_batch is None:
+            worked &= attempt(self._end_batch)
         worked &= attempt(self._flush, waiting, until_ns)
         # More recorders wait than one batch may flush. `call_soon` lets reads that have arrived in the meantime go
         # first. After a failure the rest waits for the next tick, so a recorder that always fails cannot keep the loop
@@ -348,7 +347,8 @@ class RecordBuffer:
                 return
 
     def _take_from_relay(self, records_before_ns: int) -> None:
-        if self.relay is not None:
+        # Without bodies it has no reports: the last one of a body is its end.
+        if self.relay is not None and self.relay.active:
             self.relay.take(records_before_ns)
 
     def _put_all(self, until_ns: int) -> None:

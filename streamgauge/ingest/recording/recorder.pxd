@@ -24,7 +24,8 @@ cdef class Recorders:
     cdef readonly object options, wall_ns
     cdef readonly str incarnation
     cdef bytes _client_key
-    cdef object _session_headers, _times, _labels
+    cdef object _session_headers, _labels
+    cdef tuple _source, _clock
     cdef bint _has_labels
     cdef dict _session_names
 
@@ -65,15 +66,19 @@ cdef class Recorder:
     cpdef record_request(self, bint over)
     cdef _body_ends(self, bint truncated)
     cpdef response_head(self, ResponseFacts head, int64_t now_ns)
+    @cython.locals(remaining_bytes=int64_t, size=int64_t)
     cpdef response_data(self, bytes payload, int64_t now_ns)
     cdef _look_at(self, bytes payload)
     cpdef websocket_data(self, bytes data, int64_t now_ns, bint from_client)
+    @cython.locals(buffer=RecordBuffer, size=int64_t)
     cdef _frame(self, int64_t at_ns, bytes body, bint from_client=*)
+    @cython.locals(epoch=int64_t)
     cdef _hold(self, int64_t size_bytes)
     cdef _end_dropped_run(self)
     cpdef ended(self, cause, detail, now_ns, request_bytes, response_bytes, reused, tunnel, waits, refused_status=*)
     cpdef drained(self, now_ns, delivered_ns=*, left_ns=*, int64_t undelivered_bytes=*)
     cpdef flush(self)
+    @cython.locals(buffer=RecordBuffer, t0_ns=int64_t)
     cpdef end(self)
     cdef _wait(self)
     cdef _write_waiting(self)
@@ -84,6 +89,7 @@ cdef class Recorder:
     cdef _write_opened(self)
     @cython.locals(condenser=CondensedBody)
     cdef _write_request(self)
-    @cython.locals(response=ResponseFacts, counters=Counters)
+    @cython.locals(response=ResponseFacts, counters=Counters, frames=list, from_client=list, size_bytes=int64_t, reserved_bytes=int64_t, uncaptured_bytes=int64_t, written_bytes=int64_t)
     cdef _write_frames(self)
+    @cython.locals(buffer=RecordBuffer, written_bytes=int64_t)
     cdef int64_t _write(self, record)

@@ -35,6 +35,7 @@ from streamgauge.ingest.http1.trace_context import TraceContext
 from streamgauge.ingest.keyed_ids import SessionHeaders
 from streamgauge.ingest.labels import HeadLabels
 from streamgauge.ingest.recording import body_capture as capture
+from streamgauge.ingest.recording.body_capture import response_limits
 from streamgauge.ingest.recording.failures import CAUSE
 from streamgauge.ingest.recording.options import RecordingOptions
 from streamgauge.ingest.recording.record_buffer import RECORD_OVERHEAD_BYTES, RecordBuffer
@@ -95,7 +96,8 @@ class Recorders:
         self._labels = HeadLabels(options.labels, client_key)
         self._has_labels = bool(self._labels)
         self.wall_ns = wall_ns
-        self._times = times
+        self._source = options.tap_name, options.worker, incarnation
+        self._clock = options.clock_id, times
 
     def new(
         self, request: RequestFacts, route: RouteFacts, trace: TraceContext, client_start_ns: int, t0_ns: int
@@ -139,8 +141,8 @@ class Recorder:
         client_start_ns: int,
         t0_ns: int,
     ) -> None:
-        buffer = self._buffer = group.buffer
         self._group = group
+        self._buffer = self._group.buffer
         self._request = request
         self._t0_ns = t0_ns
         self.stream = ""
@@ -183,14 +185,14 @@ class Recorder:
         self.waiting = True
         """The buffer is going to flush this recorder."""
         # An exchange that never ends must be visible within 80 ms: `Opened` makes a stream appear as in flight.
-        buffer.flush_later(self)
+        self._buffer.flush_later(self)
         # With the margin: `Opened` is small and gives all later records their meaning. A stream without it could not
         # even say that it lost something.
-        if buffer.reserve(request.size_bytes + _RECORD_BYTES, True):
+        if self._buffer.reserve(self._request.size_bytes + _RECORD_BYTES, True):
             self._opening = (route, trace, client_start_ns)
         else:
             self._lose(0)
-        buffer.counters.open_stream()  # last: a stream without a recorder is counted elsewhere
+        self._buffer.counters.open_stream()  # last: a stream without a recorder is counted elsewhere
 
     @property
     def abandoned(self) -> bool:
@@ -296,10 +298,11 @@ class Recorder:
 
     def response_head(self, head: ResponseFacts, now_ns: int) -> None:
         """The final (not 1xx) head of the response."""
-        self._remaining_bytes, self._event_stream = capture.response_limits[head.content_type]
+        self._remaining_bytes, self._event_stream = response_limits[head.content_type]
         if self._remaining_bytes != _UNLIMITED:
             if head.status < 400:
-                self._look = capture.ResponseLook(self._request.method, head, self._remaining_bytes)
+                coding = capture.named_coding(head.fields)
+                self._look = capture.ResponseLook(self._request.method, coding, self._remaining_bytes)
             else:
                 self._remaining_bytes = capture.MAX_PLAIN_BODY_BYTES
         self._responded_ns = self.last_output_ns = now_ns
@@ -558,15 +561,16 @@ class Recorder:
         assert self._opening is not None
         route, trace, client_start_ns = self._opening
         group, request, upstream, target = self._group, self._request, route.upstream, route.target
-        options, known, method = group.options, request.known, request.method
+        (tap_name, worker, incarnation), (clock_id, times) = group._source, group._clock
+        known, method = request.known, request.method
         wall_ns = group.wall_ns(self._t0_ns)
         stream = self.stream = uuid7(wall_ns)
         opened = Opened(
             stream,
             0,
-            options.tap_name,
-            options.worker,
-            group.incarnation,
+            tap_name,
+            worker,
+            incarnation,
             upstream.name,
             upstream.host,
             upstream.port,
@@ -585,8 +589,8 @@ class Recorder:
             group._recorded_of_request(request, target),
             capture.capture_content(known),
             identifiers.query_model(target) if "?" in target else None,
-            options.clock_id,
-            group._times,
+            clock_id,
+            times,
         )
         self._opening = None
         self._buffer.used_bytes -= request.size_bytes + _RECORD_BYTES

@@ -7,7 +7,7 @@ cdef int64_t LONG_SILENCE_NS
 
 cdef class Waits:
     cdef object _blocks
-    cdef list _waits
+    cdef readonly list found
     cdef int64_t _client_since_ns, _t0_ns
 
     cpdef begin(self, int64_t now_ns)

@@ -35,12 +35,8 @@ class Waits:
         self._blocks = blocks
         self._t0_ns = t0_ns
         self._client_since_ns = -1
-        self._waits: list[Wait] | None = None
-
-    @property
-    def found(self) -> list[Wait]:
+        self.found: list[Wait] = []
         """In ns since t0."""
-        return self._waits or []
 
     @property
     def for_client(self) -> bool:
@@ -79,9 +75,7 @@ class Waits:
         """Add a wait that has ended."""
         from_ns -= self._t0_ns
         until_ns -= self._t0_ns
-        waits = self._waits
-        if waits is None:
-            waits = self._waits = []
+        waits = self.found
         if waits:
             from_ns = max(from_ns, waits[-1][1])
         if from_ns < until_ns:

@@ -184,12 +184,8 @@ if sys.platform == "linux":
         """Hang-ups by epoll. EPOLLIN is not asked for: unread data is the reason why the connection is not read."""
 
         def __init__(self) -> None:
-            self._epoll = select.epoll()
-            self.fileno, self.close, self.remove = (
-                self._epoll.fileno,
-                self._epoll.close,
-                self._epoll.unregister,
-            )
+            epoll = self._epoll = select.epoll()
+            self.fileno, self.close, self.remove = epoll.fileno, epoll.close, epoll.unregister
 
         def add(self, descriptor: int) -> None:
             events = select.EPOLLRDHUP | select.EPOLLET

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from streamgauge.ingest.generated_ids import new_span_id, random_hex, uuid7
+from streamgauge.ingest.generated_ids import random_hex, uuid7
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders
 from tests.analytics.stream_records import chunk
 
@@ -45,7 +45,7 @@ class Side:
     span_id: str = ""
 
     def __post_init__(self) -> None:
-        trace_id, self.span_id = random_hex(32), new_span_id()
+        trace_id, self.span_id = random_hex(32), random_hex(16)
         self.trace_id = self.trace_id or trace_id
         self.stream_id = uuid7(self.began_ns + self.clock.wall_error_ns)
         if not self.end_ns:

@@ -20,6 +20,7 @@ from streamgauge.ingest.recording.body_capture import (
     UNLIMITED,
     ResponseLook,
     captures_request,
+    named_coding,
 )
 from streamgauge.ingest.records import AnyRecord, Frames
 from tests.analytics.log_entries import chunk, ending
@@ -75,7 +76,7 @@ BODIES: dict[str, tuple[bytes, tuple[int, bool]]] = {
 
 def limit_of(body: bytes, step: int, *, method: str = "POST", coding: str = "") -> tuple[int, bool] | None:
     fields = [FieldFacts(b"content-encoding", coding.encode(), None)] if coding else []
-    look = ResponseLook(method, ResponseFacts(200, fields, b"", 0), 0)
+    look = ResponseLook(method, named_coding(fields), 0)
     return next(
         (found for at in range(0, len(body), step) if (found := look.feed(body[at : at + step]))), None
     )

@@ -183,7 +183,7 @@ async def test_ticks_go_on_after_an_error(caplog: pytest.LogCaptureFixture):
     failures = [MemoryError("once")]
 
     class Relay:
-        active = 0
+        active = 1
         pending_bytes = 0
 
         def take(self, records_before_ns: int) -> None:

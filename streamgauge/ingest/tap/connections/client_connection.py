@@ -18,7 +18,7 @@ from streamgauge.ingest.http1.heads import (
     other_protocol,
     read_request_head,
 )
-from streamgauge.ingest.http1.receive_buffer import ReceiveBuffer
+from streamgauge.ingest.http1.receive_buffer import BLANK_LINE, ReceiveBuffer
 from streamgauge.ingest.http1.trace_context import join_trace
 from streamgauge.ingest.tap import sockets
 from streamgauge.ingest.tap.connections.upstream_connection import UpstreamPool
@@ -99,9 +99,9 @@ class ClientConnection(ClientSide):
         if not buffer:
             self._buffer_since_ns = now_ns
             if exchange is None and data[0] != _CR:
-                end = data.find(b"\r\n\r\n") + 4
-                if end >= 4:  # most heads arrive in one read
-                    self._start_request(data[:end], data[end:], now_ns)
+                head, blank_line, rest = data.partition(BLANK_LINE)
+                if blank_line:  # most heads arrive in one read
+                    self._start_request(head + BLANK_LINE, rest, now_ns)
                     return
         buffer = self._keep(data)
         if exchange is None:
@@ -143,7 +143,7 @@ class ClientConnection(ClientSide):
         """Add bytes to the buffer."""
         buffer = self._buffer
         if buffer is None:
-            check = partial(check_partial_head, self._context.options.head_limits)
+            check = partial(check_partial_head, self._context.head_limits)
             buffer = self._buffer = ReceiveBuffer(check, skip_empty_line=True)
         buffer.add(data)
         return buffer
@@ -165,7 +165,7 @@ class ClientConnection(ClientSide):
         """Start an exchange. `received`: its head. `rest`: bytes after it that are not in the buffer, which then is empty."""
         context = self._context
         try:
-            head = read_request_head(received, context.options.head_limits)
+            head = read_request_head(received, context.head_limits)
         except BadRequest as e:
             self._refuse_malformed(e, received + rest, now_ns)
             return

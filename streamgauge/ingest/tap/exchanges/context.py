@@ -42,6 +42,8 @@ class TapContext:
         recording: Recording,
     ) -> None:
         self.options = options
+        self.head_limits = options.head_limits
+        self.x_forwarded = options.x_forwarded
         self.loop = loop
         self.clock_ns = clock_ns
         self.guards = recording.guards

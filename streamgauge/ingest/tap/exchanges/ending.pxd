@@ -13,6 +13,7 @@ from streamgauge.ingest.tap.exchanges.client_side cimport ClientSide
 from streamgauge.ingest.tap.exchanges.context cimport TapContext
 from streamgauge.ingest.tap.exchanges.sides cimport UpstreamSide
 from streamgauge.ingest.tap.exchanges.states cimport after, cause_of_end
+from streamgauge.ingest.tap.http.routing cimport Route
 
 
 cdef class Ending:
@@ -26,7 +27,8 @@ cdef class Ending:
     cdef TraceContext _trace
     cdef Recorder _recorder
     cdef public object connecting
-    cdef object _received, _relay, _relay_number, _route
+    cdef Route _route
+    cdef object _received, _relay, _relay_number
     cdef Tunnel _tunnel
     cdef object _unsent
     cdef bint _close_delimited, _keep_client, _payload_only

@@ -72,7 +72,7 @@ class Ending:
         self._last_ns = now_ns  # time of the last byte from either side
         self._ready_ns = 0  # when the client last resumed reading; the upstream's silence counts from then
         self._request_body: BodyReader | None = None  # None: the request has no body
-        if head.body != NO_BODY:
+        if self._head.body != NO_BODY:
             self._request_body = BodyReader(head.body, head.length, of_request=True)
             self.request = RECEIVING
         self.request_bytes = 0
@@ -84,7 +84,7 @@ class Ending:
         self.written_bytes = 0  # to the client, including heads and chunk framing
         self._relay: BodyRelay | None = None  # it may forward the rest of the body
         self._relay_number = 0  # of the body in the state RELAYED
-        self._waits = Waits(context.loop_monitor, now_ns)
+        self._waits = Waits(self._context.loop_monitor, now_ns)
         self._trace = trace
         self._recorder = recorder
 
@@ -276,7 +276,7 @@ class Ending:
             # The relay's clock reads may be newer than the caller's: an end before the last byte would be a negative
             # duration.
             now_ns = max(now_ns, self._last_ns)
-        if self.ended:
+        if self.response >= DRAINING:
             return
         waits = self._waits
         waits.silence_ended(self._last_ns, now_ns)

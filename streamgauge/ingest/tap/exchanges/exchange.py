@@ -24,7 +24,7 @@ from streamgauge.ingest.http1.heads import (
     read_response_head,
     response_body,
 )
-from streamgauge.ingest.http1.receive_buffer import ReceiveBuffer, appended
+from streamgauge.ingest.http1.receive_buffer import BLANK_LINE, ReceiveBuffer, appended
 from streamgauge.ingest.http1.tunnel import Tunnel
 from streamgauge.ingest.recording.relayed import NOT_RECORDED, RelayedEnd
 from streamgauge.ingest.records import WaitedFor
@@ -44,6 +44,7 @@ from streamgauge.ingest.tap.exchanges.states import (
 from streamgauge.ingest.tap.http import rewriting
 from streamgauge.ingest.tap.http.rewriting import request_for_upstream
 from streamgauge.ingest.tap.relay import body_relay
+from streamgauge.ingest.tap.relay.body_relay import MIN_BODY_BYTES
 
 _MAX_UNSENT_BYTES = 262_144  # request bytes buffered while the connection to the upstream opens
 
@@ -65,7 +66,7 @@ class Exchange(Ending):
 
     def on_connected(self, upstream: UpstreamSide, now_ns: int) -> None:
         """Send the request's head and the buffered part of its body."""
-        if self.ended:
+        if self.response >= states.DRAINING:
             upstream.abort()
             return
         self._apply(CONNECTED)
@@ -74,9 +75,8 @@ class Exchange(Ending):
         upstream.exchange = self
         self._waits.silence_ended(self._last_ns, now_ns)
         client = self._client
-        x_forwarded = self._context.options.x_forwarded
         head = request_for_upstream(
-            self._head, self._route, self._trace, x_forwarded, client.address, client.scheme
+            self._head, self._route, self._trace, self._context.x_forwarded, client.address, client.scheme
         )
         # One write, so head and body leave in one packet.
         upstream.transport.write(head + self._unsent if self._unsent else head)
@@ -248,20 +248,20 @@ class Exchange(Ending):
         received = self._received
         try:
             if received is None:
-                # Without a ReceiveBuffer: a response whose head is whole needs neither its object nor a copy of the
-                # bytes behind the head.
-                end = data.find(b"\r\n\r\n") + 4
-                if end >= 4:  # most heads arrive in one read
-                    head = read_response_head(data[:end])
+                # Without a ReceiveBuffer: a response whose head is whole needs neither its object nor another copy.
+                start, blank_line, rest = data.partition(BLANK_LINE)
+                if blank_line:  # most heads arrive in one read
+                    head = read_response_head(start + BLANK_LINE)
                     if head.status >= 200:
-                        self._respond(head, data, end, now_ns)
+                        self._respond(head, data, rest, now_ns)
                         return
                 received = self._received = ReceiveBuffer(check_partial_response_head)
             received.add(data)
             while (section := received.head()) is not None:
                 head = read_response_head(section)
                 if head.status >= 200:
-                    self._respond(head, received.take(), head.size_bytes, now_ns)
+                    data = received.take()
+                    self._respond(head, data, data[head.size_bytes :], now_ns)
                     return
                 received.skip(head.size_bytes)
                 if head.status == 101:
@@ -273,8 +273,8 @@ class Exchange(Ending):
         except BadUpstream as e:
             self._malformed(e)
 
-    def _respond(self, head: ResponseHead, data: bytes, end: int, now_ns: int) -> None:
-        """Forward the final head, `data[:end]`, and the body bytes that came with it."""
+    def _respond(self, head: ResponseHead, data: bytes, rest: bytes, now_ns: int) -> None:
+        """Forward the final head and the body bytes that came with it. `data`: both; `rest`: without the head."""
         if self.request == RECEIVING:
             self._waits.end(now_ns)  # the upstream does not need the rest of the request
         request = self._head
@@ -283,9 +283,10 @@ class Exchange(Ending):
         payload_only = body == CHUNKED and request.minor == 0
         reader = BodyReader(body, length)
         payload = b""
-        if len(data) > end:
-            payload = reader.feed(data[end:])
+        if rest:
+            payload = reader.feed(rest)
             if reader.excess:
+                rest = rest[: -reader.excess]
                 data = self._without_excess(data, reader.excess)
         if payload_only or body == UNTIL_CLOSE:
             self._payload_only, self._close_delimited = payload_only, True
@@ -295,14 +296,14 @@ class Exchange(Ending):
             rewritten = rewriting.response_for_client(
                 head, keep_alive=self._keep_client, client_minor=request.minor, drop_chunked=payload_only
             )
-            data = rewritten + (payload if payload_only else data[end:])
+            data = rewritten + (payload if payload_only else rest)
         self._write_client(data)
         self._apply(HEAD)
         self._response_head = head
         self._response_body = reader
-        plain_tcp = self._route.upstream.scheme == self._client.scheme == "http"
-        if plain_tcp and not payload_only and not reader.is_shorter_than(body_relay.MIN_BODY_BYTES):
-            self._relay = self._context.relay
+        if not payload_only and not reader.is_shorter_than(MIN_BODY_BYTES):
+            plain_tcp = self._route.upstream.scheme == self._client.scheme == "http"
+            self._relay = self._context.relay if plain_tcp else None
         self._received = None
         self.response_bytes = len(payload)
         self._record_response(head, payload, now_ns)

@@ -26,7 +26,7 @@ cdef class UpstreamSide(Side):
 
 cdef class Pool:
     cdef public TapContext context
-    cdef readonly object _idle
+    cdef readonly list _idle
     cdef object _expiry_timer, _time_s
     cdef Py_ssize_t _max_idle
     cdef double _max_idle_s

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import select
-from collections import deque
 from typing import Protocol
 
 from streamgauge.ingest.tap.exchanges.context import TapContext
@@ -125,7 +124,7 @@ class Pool:
     def __init__(self, context: TapContext) -> None:
         self.context = context
         self._time_s = context.loop.time
-        self._idle: deque[UpstreamSide] = deque()
+        self._idle: list[UpstreamSide] = []
         self._max_idle = context.options.pool_idle
         self._max_idle_s = context.options.pool_idle_s
         self._expiry_timer: asyncio.TimerHandle | None = None
@@ -156,7 +155,7 @@ class Pool:
         connection.idle_since_s = self._time_s()
         self._idle.append(connection)
         if len(self._idle) > self._max_idle:
-            self._idle.popleft().abort()
+            self._idle.pop(0).abort()
         if self._expiry_timer is None:
             self._expiry_timer = self.context.loop.call_later(self._max_idle_s, self._close_expired)
 
@@ -175,6 +174,6 @@ class Pool:
         self._expiry_timer = None
         oldest_s = self._time_s() - self._max_idle_s
         while self._idle and self._idle[0].idle_since_s <= oldest_s:
-            self._idle.popleft().abort()
+            self._idle.pop(0).abort()
         if self._idle:
             self._expiry_timer = self.context.loop.call_later(self._max_idle_s / 2, self._close_expired)

@@ -82,10 +82,8 @@ def _row(_events: tuple[str, ...] = EVENTS, /, **cells: Cell) -> tuple[Cell, ...
 
 # What ends every exchange that is not over.
 _CLIENT_ENDS: Final[dict[str, Cell]] = {
-    "client_end": "client_left",
-    "client_lost": "client_left",
-    "stopped": "tap_stopped",
-}
+    "client_end": "client_left", "client_lost": "client_left", "stopped": "tap_stopped",
+}  # fmt: skip
 _UPSTREAM_ENDS: Final[dict[str, Cell]] = {
     "upstream_end": "upstream_reset", "upstream_lost": "upstream_reset", "malformed": "bad_upstream", "refused": "bad_request",
     "expired": "idle_bytes",
@@ -144,17 +142,7 @@ CLIENT_STATES: Final = ("idle", "head", "exchange", "lingering", "delivering", "
 # DELIVERED: or the delivery is no longer observed
 KEEP_OPEN, CLOSE, LINGER, RESET, ABORT, BYTES, REQUEST_HEAD, DELIVERED, LOST = range(9)
 
-CLIENT_EVENTS: Final = (
-    "keep open",
-    "close",
-    "linger",
-    "reset",
-    "abort",
-    "bytes",
-    "request head",
-    "delivered",
-    "lost",
-)
+CLIENT_EVENTS: Final = ("keep open", "close", "linger", "reset", "abort", "bytes", "request head", "delivered", "lost")  # fmt: skip
 
 _BETWEEN: Final[dict[str, Cell]] = {
     "close": DELIVERING, "linger": LINGERING, "bytes": HEAD_PART, "request_head": EXCHANGING, "lost": CLOSED,

@@ -14,7 +14,7 @@ cpdef bint adds_x_forwarded(str choice, object upstream) except -1
 cpdef frozenset signed_names(RequestHead head)
 
 @cython.locals(
-    field=Field, name=bytes, line=bytes, lines=list, received=dict, trailers=bint, had_host=bint, named=frozenset, signed=frozenset, trace_is_signed=bint,
-    traceparent=str
+    field=Field, name=bytes, line=bytes, lines=list, received=dict, trailers=bint, had_host=bint, x_forwarded=bint, named=frozenset,
+    signed=frozenset, trace_is_signed=bint
 )
 cpdef bytes request_for_upstream(RequestHead head, Route route, TraceContext trace, str choice, str address, str scheme)

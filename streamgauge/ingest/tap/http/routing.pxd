@@ -12,6 +12,10 @@ cdef class Route(RouteFacts):
     cdef readonly int upstream_index
 
 
+@cython.locals(found=Route)
+cdef Route _route(int upstream_index, upstream, str target)
+
+
 @cython.final
 cdef class Router:
     cdef tuple _upstreams

@@ -33,11 +33,13 @@ class Route(RouteFacts):
 
     __slots__ = ("upstream_index",)
     upstream: Upstream
+    upstream_index: int
 
-    def __init__(self, upstream_index: int, upstream: Upstream, target: str) -> None:
-        self.upstream_index = upstream_index
-        self.upstream = upstream
-        self.target = target
+
+def _route(upstream_index: int, upstream: Upstream, target: str) -> Route:
+    found = Route.__new__(Route)
+    found.upstream_index, found.upstream, found.target = upstream_index, upstream, target
+    return found
 
 
 class Router:
@@ -58,7 +60,7 @@ class Router:
         target = head.target
         header = head.known.get(UPSTREAM)
         if header is None and self._only is not None and not target.startswith(self._only_prefix):
-            return Route(0, self._only, target)
+            return _route(0, self._only, target)
         # A request with the header may also have the prefix of the same upstream.
         name, sep, rest = target.lstrip("/").partition("/")
         if not sep:
@@ -78,7 +80,7 @@ class Router:
         upstream = self._upstreams[index]
         if upstream.base_path and target != "*":
             target = upstream.base_path + target
-        return Route(index, upstream, target)
+        return _route(index, upstream, target)
 
     def _without_name(self, head: RequestHead) -> int | None:
         """The upstream of a target that does not begin with a configured name."""
