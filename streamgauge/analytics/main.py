@@ -38,7 +38,7 @@ from streamgauge.analytics.intake.posted_items import (
 from streamgauge.analytics.intake.server_spans import ServerSpanJob
 from streamgauge.analytics.intake.store_endpoint import StoreEndpoint, item_queue
 from streamgauge.analytics.measures.measure import measure
-from streamgauge.analytics.measures.prompts import Prompts
+from streamgauge.analytics.measures.session_prompts import SessionPrompts
 from streamgauge.analytics.measures.sessions import Sessions
 from streamgauge.analytics.options import AnalyzeOptions
 from streamgauge.analytics.query.query_socket import QueryServer
@@ -155,7 +155,7 @@ class _Log:
         self._sessions = Sessions()
         # Responses of earlier runs, so that a conversation keeps its session across a restart.
         self._sessions.restore(store.recent_responses())
-        self._prompts = Prompts()
+        self._prompts = SessionPrompts()
         self._prompts.restore(store.recent_prompts())
         self._open()
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from streamgauge.analytics.query.reader import Reader
-from streamgauge.analytics.reports import Query, context, formatting, run_summary
+from streamgauge.analytics.reports import Query, formatting, prompt_context, run_summary
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.location import StoreLocation
 
@@ -51,8 +51,8 @@ def _lines(query: Query, selection: Selection) -> list[str]:
         ("stalls", f"{count(row['stalls'])} of {row['cause']}, longest {duration(row['longest_ns'])}")
         for row in run_summary.stalls(query, selection).to_dicts()
     ]
-    if (carried := context.carried(query, selection)) is not None:
-        lines.append(("tools", context.carried_text(carried)))
+    if (carried := prompt_context.carried(query, selection)) is not None:
+        lines.append(("tools", prompt_context.carried_text(carried)))
     for row in run_summary.cost(query, selection).to_dicts():
         rest = f", {count(row['estimated'])} without reported tokens: estimated" if row["estimated"] else ""
         priced = f"{_requests(row['requests'])} with a price{rest}"

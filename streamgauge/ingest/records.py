@@ -120,6 +120,12 @@ class Segment(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Its cache mark: the `ttl`, or the type of a mark without one."""
 
 
+NO_SEGMENTS = msgspec.Raw(msgspec.msgpack.encode(None))
+_segments_decoder: msgspec.msgpack.Decoder[list[Segment] | None] = msgspec.msgpack.Decoder(
+    list[Segment] | None
+)
+
+
 class RequestAnatomy(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What a request body says about its conversation in texts and ids (`streamgauge.ingest.request_anatomy`)."""
 
@@ -134,10 +140,15 @@ class RequestAnatomy(msgspec.Struct, array_like=True, frozen=True, gc=False):
     result. 1: no repetition. 0: unknown."""
     repeated_tool: str | None = None
     """The name of that tool."""
-    segments: list[Segment] | None = None
-    """The prompt. None: unknown."""
+    encoded_segments: msgspec.Raw = NO_SEGMENTS
+    """The list of `Segment`, because most of them are equal to those of an earlier request, which is decoded already."""
     left_out: int = 0
     """Number of segments omitted at the end, because there are too many."""
+
+    @property
+    def segments(self) -> list[Segment] | None:
+        """The prompt. None: unknown. Raises msgspec.DecodeError."""
+        return _segments_decoder.decode(self.encoded_segments)
 
 
 class Conversation(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -17,6 +17,8 @@ import hashlib
 import re
 from zlib import crc32
 
+import msgspec
+
 from streamgauge.ingest.identifiers import identifier
 from streamgauge.ingest.identifiers import name as name_of
 from streamgauge.ingest.keyed_ids import keyed_hasher
@@ -48,6 +50,7 @@ MAX_CACHE_MARK_BYTES = 256
 _CACHE_MARK = re.compile(
     rb',\s*"cache_control"\s*:\s*\{[^{}]*\}|"cache_control"\s*:\s*\{[^{}]*\}\s*,\s*(?=\S)'
 )
+_encode = msgspec.msgpack.Encoder().encode
 # Typed in the .pxd. Compiled code reads other globals from the module's dict.
 _MOST_MESSAGES, _MOST_IDS, _MOST_BYTES = MAX_USER_MESSAGES, MAX_CALL_IDS, MAX_ID_BYTES
 _MOST_OPEN, _MOST_KINDS, _MOST_MARK = MAX_OPEN_CALLS, MAX_KINDS, MAX_CACHE_MARK_BYTES
@@ -93,7 +96,13 @@ class AnatomyReader:
         """What was read so far, with what `streamgauge.ingest.prompt_skeleton` has read."""
         tool = name_of(self._most_tool.decode("utf-8", "replace")) if self._most else None
         return RequestAnatomy(
-            self._user_messages, self._call_ids, self._results, self._most, tool, segments, left_out
+            self._user_messages,
+            self._call_ids,
+            self._results,
+            self._most,
+            tool,
+            msgspec.Raw(_encode(segments)),
+            left_out,
         )
 
     def reads_name(self, depth: int) -> bool:

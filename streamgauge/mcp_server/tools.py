@@ -28,10 +28,10 @@ from streamgauge.analytics.query.child_process import MIB, UNTRUSTED
 from streamgauge.analytics.query.query_errors import QueryRejected
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.query.render import json_value
-from streamgauge.analytics.reports import blame, context, one_stream, table_columns
+from streamgauge.analytics.reports import blame, one_stream, prompt_context, table_columns
 from streamgauge.analytics.reports.one_stream import phases
 from streamgauge.analytics.reports.selection import Selection
-from streamgauge.analytics.schema.prompt_parts import CONTEXT_PARTS
+from streamgauge.analytics.schema.prompt_sizes import CONTEXT_PARTS
 from streamgauge.analytics.storage.location import StoreLocation
 from streamgauge.settings.values import parse_duration_s
 
@@ -256,22 +256,22 @@ class Tools:
 
     def context(self, session_id: Annotated[str, about("session_id of the table streams.")]) -> Context:
         """What fills the context of a session. Raises QueryError, ValueError."""
-        parts = context.parts(self._query, session_id, most=OWN_ROWS // len(CONTEXT_PARTS))
+        parts = prompt_context.parts(self._query, session_id, most=OWN_ROWS // len(CONTEXT_PARTS))
         if parts.is_empty():
             raise ValueError(
                 f"cannot show the context of the session {session_id[:80]!r}: no prompt of it is known. Query streams for its session_id."
             )
         growth = parts.pivot(on="part", index=["request", "turn"], values="tokens", aggregate_function="sum")
         last_of_turn = growth.group_by("turn", maintain_order=True).last().sort("request")
-        carried = context.carried(self._query, session_id)
+        carried = prompt_context.carried(self._query, session_id)
         of = [
-            context.tools(self._query, session_id, by, most=MAX_TOOLS)
-            for by in (context.TOOL, context.SERVER)
+            prompt_context.tools(self._query, session_id, by, most=MAX_TOOLS)
+            for by in (prompt_context.TOOL, prompt_context.SERVER)
         ]
         tools, servers = ([_known(row) for row in frame.iter_rows(named=True)] for frame in of)
         left_out = last_of_turn.height - MAX_GROUPS
         return {
-            "summary": context.carried_text(carried) if carried is not None else None,
+            "summary": prompt_context.carried_text(carried) if carried is not None else None,
             "growth": [_known(row) for row in last_of_turn.tail(MAX_GROUPS).iter_rows(named=True)],
             "tools": tools,
             "servers": servers,

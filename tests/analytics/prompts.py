@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
+import msgspec
+
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.ingest.keyed_ids import RECORDED
@@ -93,7 +95,9 @@ def request(
     wall_ns = START_NS + int((number if at_s is None else at_s) * SECOND_NS)
     told = Conversation(
         turns=1,
-        anatomy=RequestAnatomy(segments=None if segments is None else list(segments), left_out=left_out),
+        anatomy=RequestAnatomy(
+            encoded_segments=msgspec.Raw(msgspec.msgpack.encode(segments)), left_out=left_out
+        ),
     )
     for name, value in (conversation or {}).items():
         told = Conversation(**{**{f: getattr(told, f) for f in told.__struct_fields__}, name: value})

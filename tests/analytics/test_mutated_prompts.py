@@ -10,7 +10,7 @@ from typing import Any
 
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.measures.measure import measure
-from streamgauge.analytics.measures.prompts import Prompts
+from streamgauge.analytics.measures.session_prompts import SessionPrompts
 from streamgauge.ingest.condensed_body import CondensedBody
 from streamgauge.ingest.keyed_ids import RECORDED
 from streamgauge.ingest.records import AnyRecord, Frames, Request
@@ -77,7 +77,7 @@ def reasons(records: list[list[AnyRecord]]) -> list[tuple[Any, ...]]:
     for each in records:
         assembler.feed("w0", 0, each)
     assert not assembler.take_failures()
-    rows = measure(assembler.take_finished(), prompts=Prompts())["streams"].sort(
+    rows = measure(assembler.take_finished(), prompts=SessionPrompts())["streams"].sort(
         "started_at", "response_index"
     )
     answers = rows.filter(rows["operation"] == "chat")

@@ -25,7 +25,7 @@ from streamgauge.analytics.storage.reconciliation import RECORDED_BY_TAP
 from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.identifiers import is_answer
 from streamgauge.ingest.keyed_ids import RECORDED, keyed_hash, session_hash
-from streamgauge.ingest.records import AnyRecord, Frames, Lost, RequestAnatomy, encode, unpack
+from streamgauge.ingest.records import NO_SEGMENTS, AnyRecord, Frames, Lost, RequestAnatomy, encode, unpack
 from streamgauge.ingest.redaction.record_redactor import Redactor
 from streamgauge.ingest.ship import RedactionStateFile
 from streamgauge.ingest.websockets import splitter
@@ -592,7 +592,7 @@ def test_long_message_of_the_client_has_its_anatomy() -> None:
         assert answer.conversation.anatomy is not None
         segments = answer.conversation.anatomy.segments or []
         assert [(one.kind, one.message) for one in segments][-2:] == [("text", 0), ("tool_result", 1)]
-        assert msgspec.structs.replace(answer.conversation.anatomy, segments=None) == expected
+        assert msgspec.structs.replace(answer.conversation.anatomy, encoded_segments=NO_SEGMENTS) == expected
         [row] = measure([answer])["streams"].to_dicts()
         assert (row["session_id"], row["parent_session_id"]) == (
             session_hash("child", KEY),

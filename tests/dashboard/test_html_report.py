@@ -12,7 +12,7 @@ import pytest
 from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.html_report.document import NOT_OF_SESSIONS, session_range
 from streamgauge.analytics.html_report.sections import SECTIONS
-from streamgauge.analytics.reports import formatting, latency, overview, sessions, spend, turn
+from streamgauge.analytics.reports import formatting, latency, overview, sessions, spend, turn_timeline
 from streamgauge.analytics.reports.objectives import stored_objectives
 from streamgauge.analytics.reports.selection import Selection
 from tests.dashboard.generated_incident import GATEWAY, MODEL, with_incident
@@ -132,10 +132,10 @@ def test_session_has_its_turns_tools_cost_and_critical_path(tmp_path: Path) -> N
     found, _ = written(tmp_path, selection, ["main"], without=NOT_OF_SESSIONS)
     assert {*found.sections} == {"", "sessions", "definitions"}
     row: Any = sessions.one(query, "main")
-    expected = turn.one(query, "main", 1)
+    expected = turn_timeline.one(query, "main", 1)
     assert expected is not None
     text = found.sections["sessions"]
-    assert turn.answer(expected) in text
+    assert turn_timeline.answer(expected) in text
     assert "Session report" in found.sections[""]
     assert [len(rows) for _, label, rows in found.tables if label == "Sessions"] == [2]
     assert formatting.duration(row["model_ns"]) in text
@@ -143,7 +143,7 @@ def test_session_has_its_turns_tools_cost_and_critical_path(tmp_path: Path) -> N
     assert "failed" in bars
     assert {*bars} & {"tool", "subagent"}
     # A run has few sessions: their turns are shown without being asked for.
-    assert turn.answer(expected) in written(tmp_path, last(1))[0].sections["sessions"]
+    assert turn_timeline.answer(expected) in written(tmp_path, last(1))[0].sections["sessions"]
 
 
 def test_session_of_requests_that_all_failed_before_a_dialect_was_known(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from streamgauge.analytics.reports import sessions, turn
+from streamgauge.analytics.reports import sessions, turn_timeline
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.reports.sessions import Bar, bars
 from streamgauge.dashboard.charts.stream_charts import session_turns
@@ -164,12 +164,12 @@ def test_page_of_a_turn_answers_what_took_its_time(
     session_id = query(
         "SELECT session_id FROM session_turns WHERE pause = 'tool' AND turn = 1 GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT 1"
     )["session_id"][0]
-    found = turn.one(query, session_id, 1)
+    found = turn_timeline.one(query, session_id, 1)
     assert found is not None
-    assert sum(turn.parts_ns(found).values()) == found.length_ns
+    assert sum(turn_timeline.parts_ns(found).values()) == found.length_ns
     app = open_page(streams_data, monkeypatch, "sessions", session=session_id, turn="1")
     assert not app.exception
-    assert turn.answer(found).partition(":")[0] in page_text(app)
+    assert turn_timeline.answer(found).partition(":")[0] in page_text(app)
     assert len(app.get("vega_lite_chart")) == len(app.get("download_button")) == 1
     rows = table(app, "What ran in the turn")
     assert {row["Part"] for row in rows} == {"model", "tool"}

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from streamgauge.analytics.query.query_pool import QueryPool
-from streamgauge.analytics.reports import spend, turn
+from streamgauge.analytics.reports import spend, turn_timeline
 from streamgauge.analytics.reports.sessions import TOOL
 from tests.agents.scripted_provider import STEM, TASK, planted
 from tests.e2e.running import ROOT, tables_of_run
@@ -147,12 +147,12 @@ def test_waterfall_of_the_turn_has_the_times_of_the_tools(ran: Ran) -> None:
     [session] = ran.stored.query("SELECT session_id FROM sessions WHERE parent_session_id IS NULL")[
         "session_id"
     ]
-    found = turn.one(ran.stored.query, session, 1)
+    found = turn_timeline.one(ran.stored.query, session, 1)
     assert found is not None
     tools = [one for one in found.activities if one.part == TOOL and one.source == "agent"]
     for _, began_ns, ended_ns, _ in ran.scripts:
         assert any(one.start_ns <= began_ns + 3e6 and one.end_ns >= ended_ns - 3e6 for one in tools)
-    taken = turn.parts_ns(found)
+    taken = turn_timeline.parts_ns(found)
     assert taken[TOOL] > sum(ended - began for _, began, ended, _ in ran.scripts) * 0.9
     assert sum(taken.values()) == found.length_ns
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from streamgauge.analytics.measures.measure import measure
-from streamgauge.analytics.measures.prompts import Prompts
+from streamgauge.analytics.measures.session_prompts import SessionPrompts
 from streamgauge.analytics.measures.sessions import Sessions
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.reports.prefixes import Prefixes
-from streamgauge.analytics.reports.prompts import prompts
+from streamgauge.analytics.reports.stored_prompts import prompts
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.location import locate
 from streamgauge.commands.trace_export import export_trace
@@ -95,7 +95,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 )  # fmt: skip
     folder = tmp_path_factory.mktemp("data")
     with closing(new_store(folder)) as store:
-        store.commit(Commit("", tables=measure(finished(*asked), prompts=Prompts(), sessions=Sessions())))
+        store.commit(
+            Commit("", tables=measure(finished(*asked), prompts=SessionPrompts(), sessions=Sessions()))
+        )
     return folder
 
 

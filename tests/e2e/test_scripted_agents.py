@@ -23,9 +23,9 @@ import pytest
 
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.analytics.query.query_pool import QueryPool
-from streamgauge.analytics.reports import context, turn
-from streamgauge.analytics.reports.prompts import prompts
+from streamgauge.analytics.reports import prompt_context, turn_timeline
 from streamgauge.analytics.reports.sessions import TOOL
+from streamgauge.analytics.reports.stored_prompts import prompts
 from streamgauge.analytics.schema.outcomes import IS_ERROR, IS_REQUEST
 from streamgauge.analytics.storage.location import SQLITE, locate
 from streamgauge.commands.trace_export import export_trace
@@ -220,7 +220,7 @@ def test_names_and_times_of_tools_are_those_of_the_provider(ran: Ran) -> None:
         if not entries:
             continue
         [session] = ran.sessions_of(conversation)
-        found = turn.one(ran.stored.query, str(session), entries[0]["turn"])
+        found = turn_timeline.one(ran.stored.query, str(session), entries[0]["turn"])
         assert found is not None
         pauses = [
             one
@@ -286,7 +286,7 @@ def test_carried_tools_are_those_of_the_bodies_that_the_provider_received(ran: R
             continue
         [session] = ran.sessions_of(conversation)
         expected = {name: (requests[name], calls[name]) for name in requests}
-        found = context.tools(ran.stored.query, str(session)).to_dicts()
+        found = prompt_context.tools(ran.stored.query, str(session)).to_dicts()
         assert {row["name"]: (row["requests"], row["calls"]) for row in found} == expected
         stored = ran.stored.query(
             f"SELECT name, bytes FROM context_tools WHERE session_id = '{session}'"

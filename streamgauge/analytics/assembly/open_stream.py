@@ -122,7 +122,9 @@ class OpenStream:
                 body, truncated = plain_body(body, truncated, headers)
             headers.pop("content-encoding", None)
             request = parse_request_body(body, truncated=truncated, path=opened.path, headers=headers)
-            self.conversation = record.conversation or read_conversation(body, truncated, record.anatomy)
+            self.conversation = _without_entry(
+                record.conversation or read_conversation(body, truncated, record.anatomy)
+            )
             if request.model is None and by_query is not None:
                 request = msgspec.structs.replace(request, model=by_query)
             self.request = request
@@ -251,3 +253,12 @@ class OpenStream:
         if closed is not None:
             return max(0, closed.response_bytes - self.body_bytes - self.uncaptured_bytes)
         return None
+
+
+def _without_entry(conversation: Conversation | None) -> Conversation | None:
+    """With a copy of the prompt's segments, because those of a decoded record keep its whole log entry in memory."""
+    if conversation is None or conversation.anatomy is None:
+        return conversation
+    copied = conversation.anatomy.encoded_segments.copy()
+    anatomy = msgspec.structs.replace(conversation.anatomy, encoded_segments=copied)
+    return msgspec.structs.replace(conversation, anatomy=anatomy)

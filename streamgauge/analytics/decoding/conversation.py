@@ -142,7 +142,7 @@ class ConversationReader:
             if walk.error is not None:
                 log.error("cannot read the anatomy of a request", exc_info=walk.error)
         if anatomy is not None and has_tools is False:
-            anatomy = RequestAnatomy(segments=anatomy.segments, left_out=anatomy.left_out)
+            anatomy = RequestAnatomy(encoded_segments=anatomy.encoded_segments, left_out=anatomy.left_out)
         return Conversation(
             session=session_hash(session, self.key) if session else None,
             turns=None if truncated else _turns(found),

@@ -30,7 +30,7 @@ from streamgauge.analytics.reports import (
     sessions,
     spend,
     stream_lists,
-    turn,
+    turn_timeline,
 )
 from streamgauge.analytics.reports.columns import GROUP, REQUESTS, ms, number
 from streamgauge.analytics.reports.selection import CLIENT_NAMES, Selection, dimension, with_client_names
@@ -221,7 +221,11 @@ def _session(scope: Scope, session_id: str) -> Mapping[str, Any]:
     end_ns = max((bar.end_ns for own in by_turn.values() for bar in own), default=0) or 1
     lengths = {n: max(b.end_ns for b in own) - min(b.start_ns for b in own) for n, own in by_turn.items()}
     longest = sorted(lengths, key=lambda number: -lengths[number])[:MOST_TURNS_READ]
-    turns = [found for number in longest if (found := turn.one(scope.query, session_id, number)) is not None]
+    turns = [
+        found
+        for number in longest
+        if (found := turn_timeline.one(scope.query, session_id, number)) is not None
+    ]
     below = sessions.subagents(scope.query, session_id, most=MOST_SESSIONS)
     return {
         "row": row, "cost": spend.of_session(scope.query, session_id, row["first_at"], row["last_at"]), "length_ns": end_ns,
@@ -240,31 +244,40 @@ def _bar(bar: sessions.Bar, end_ns: int) -> Bar:
     return "failed" if is_failed else bar.kind, bar.start_ns / end_ns, bar.end_ns / end_ns, tooltip
 
 
-def _tools(turns: Sequence[turn.Turn]) -> list[dict[str, Any]]:
+def _tools(turns: Sequence[turn_timeline.Turn]) -> list[dict[str, Any]]:
     """`name, calls, failed, length_ns, critical_ns` by tool."""
     names = ("name", "part", "outcome", "length_ns", "critical_ns")
-    found = [turn.activities(one, most=MOST_REQUESTS).select(names) for one in turns]
+    found = [turn_timeline.activities(one, most=MOST_REQUESTS).select(names) for one in turns]
     tools = pl.concat(found, how="vertical_relaxed").filter(pl.col("part") == sessions.TOOL).group_by("name")
     failed = pl.col("outcome").cast(pl.String).fill_null("ok") != "ok"
     rows = tools.agg(pl.sum("length_ns", "critical_ns"), calls=pl.len(), failed=failed.sum())
     return rows.sort("length_ns", "name", descending=[True, False]).head(MOST_LANES).to_dicts()
 
 
-def _waterfall(scope: Scope, found: turn.Turn) -> Mapping[str, Any]:
+def _waterfall(scope: Scope, found: turn_timeline.Turn) -> Mapping[str, Any]:
     length_ns = found.length_ns or 1
 
-    def bars(segments: Iterable[turn.Segment]) -> list[Bar]:
+    def bars(segments: Iterable[turn_timeline.Segment]) -> list[Bar]:
         return [
             (s.part, (s.start_ns - found.start_ns) / length_ns, (s.end_ns - found.start_ns) / length_ns,
              f"{s.activity.name if s.activity else s.part}: {formatting.duration(s.end_ns - s.start_ns)}")
             for s in segments
         ]  # fmt: skip
 
-    busy = {lane.name: sum(a.end_ns - a.start_ns for a in lane.activities) for lane in turn.lanes(found)}
-    lanes = [(lane.name, bars(lane.segments()), busy[lane.name]) for lane in turn.lanes(found)[:MOST_LANES]]
-    rows = [(turn.CRITICAL, bars(found.path), found.length_ns), *lanes]
-    longest = scope.table(turn.ACTIVITIES, turn.activities(found, most=MOST_ACTIVITIES), drop=("stream_id",))
-    return {"number": found.number, "answer": turn.answer(found), "rows": rows, "length_ns": length_ns, "activities": longest}  # fmt: skip
+    busy = {
+        lane.name: sum(a.end_ns - a.start_ns for a in lane.activities) for lane in turn_timeline.lanes(found)
+    }
+    lanes = [
+        (lane.name, bars(lane.segments()), busy[lane.name])
+        for lane in turn_timeline.lanes(found)[:MOST_LANES]
+    ]
+    rows = [(turn_timeline.CRITICAL, bars(found.path), found.length_ns), *lanes]
+    longest = scope.table(
+        turn_timeline.ACTIVITIES, turn_timeline.activities(found, most=MOST_ACTIVITIES), drop=("stream_id",)
+    )
+    return {
+        "number": found.number, "answer": turn_timeline.answer(found), "rows": rows, "length_ns": length_ns, "activities": longest,
+    }  # fmt: skip
 
 
 def losses(scope: Scope) -> Section:

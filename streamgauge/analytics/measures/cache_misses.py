@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import NamedTuple
 
-from streamgauge.analytics.measures.prompt import Prompt
+from streamgauge.analytics.measures.prompt_comparison import Prompt
 from streamgauge.analytics.schema.stream_columns import StreamRow
 from streamgauge.ingest import identifiers
 from streamgauge.ingest.records import Segment
@@ -112,7 +112,7 @@ def rule_of(provider: str | None, model: str | None) -> CacheRule:
 
 def lifetimes_s(rule: CacheRule, marks: Iterable[str | None]) -> list[int]:
     """Known lifetimes of the parts of a prompt with these cache marks. Without marks: that of the provider."""
-    found = [_MARK_S.get(mark, rule.lifetime_s) for mark in marks if mark] or [rule.lifetime_s]
+    found = [_MARK_S.get(mark, rule.lifetime_s) for mark in filter(None, marks)] or [rule.lifetime_s]
     return [one for one in found if one is not None]
 
 

@@ -49,8 +49,8 @@ from streamgauge.analytics.measures.headers import (
 )
 from streamgauge.analytics.measures.operation import is_side_call, is_web, operation_of, transport_of
 from streamgauge.analytics.measures.outcome import LOST, Verdict, verdict_of
-from streamgauge.analytics.measures.prompts import Prompts
 from streamgauge.analytics.measures.rate_limits import columns_of, limits_in_headers, limits_in_stats
+from streamgauge.analytics.measures.session_prompts import SessionPrompts
 from streamgauge.analytics.measures.sessions import Sessions
 from streamgauge.analytics.measures.waits import split_stream
 from streamgauge.analytics.schema.dimensions import NO_REQUESTS, SIDE_CALL, WARM_UP, WEB, WEBSOCKET
@@ -108,7 +108,7 @@ def measure(
     objectives: Objectives = _DEFAULT_OBJECTIVES,
     sessions: Sessions | None = None,
     labels: Sequence[Label] = (),
-    prompts: Prompts | None = None,
+    prompts: SessionPrompts | None = None,
 ) -> dict[str, pl.DataFrame]:
     """The rows of finished streams by table, with the columns and types of schema.sql.
 
@@ -119,7 +119,7 @@ def measure(
         return {table: rows.clear() for table, rows in _EMPTY.items()}
     rows = [_row(stream, stall, fingerprint_key, counters) for stream in finished]
     (sessions or Sessions()).add_to(rows, finished)
-    of_prompts = (prompts or Prompts()).add_to(rows, finished, counters)
+    of_prompts = (prompts or SessionPrompts()).add_to(rows, finished, counters)
     if labels:
         for row, stream in zip(rows, finished, strict=True):
             row["labels"] = labels_of(labels, stream.opened, stream.conversation, row["client_app"])

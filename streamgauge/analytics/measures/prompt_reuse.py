@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from streamgauge.analytics.measures.cache_misses import lifetimes_s, rule_of
-from streamgauge.analytics.measures.prompt import Prompt
+from streamgauge.analytics.measures.prompt_comparison import Prompt
 from streamgauge.analytics.reports.prefixes import Prefixes, with_rest
 from streamgauge.analytics.schema.stream_columns import StreamRow
 

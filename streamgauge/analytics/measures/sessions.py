@@ -33,7 +33,7 @@ from streamgauge.analytics.schema.outcomes import OK
 from streamgauge.analytics.schema.stream_columns import StreamRow
 from streamgauge.ingest.identifiers import identifier
 from streamgauge.ingest.keyed_ids import RECORDED, RECORDED_AGENT
-from streamgauge.ingest.records import Conversation, RequestAnatomy
+from streamgauge.ingest.records import NO_SEGMENTS, Conversation, RequestAnatomy
 
 MAX_REMEMBERED = 50_000
 MAX_TURN = 2**31 - 1
@@ -184,7 +184,7 @@ class Sessions:
             found.callers = waiting
         found.turn, found.at_ns, found.ended_ns = turn, at_ns, at_ns + (row["end_ns"] or 0)
         found.requests += 1
-        found.anatomy = msgspec.structs.replace(asked, segments=None)
+        found.anatomy = msgspec.structs.replace(asked, encoded_segments=NO_SEGMENTS)
         found.goes_on = row["outcome"] != OK or row["tool_call_count"] != 0
         found.waits = row["outcome"] == OK and bool(row["tool_call_count"])
         calls = stream.body.tool_times if found.waits and stream.body is not None else ()

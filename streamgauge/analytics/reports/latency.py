@@ -18,6 +18,7 @@ from streamgauge.analytics.reports import Query, columns
 from streamgauge.analytics.reports.columns import GROUP, ms, number, percent, seconds
 from streamgauge.analytics.reports.selection import DIMENSIONS, Selection, dimension, instant
 from streamgauge.analytics.schema.dimensions import HAS_ROLLUPS, is_one_of
+from streamgauge.analytics.schema.prompt_sizes import PROMPT_SIZE
 from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.schema.stream_columns import Metric, values_of
 
@@ -25,10 +26,6 @@ _METRICS = sorted(values_of(Metric).items(), key=lambda metric: metric[1].place)
 METRICS = {metric.label: column for column, metric in _METRICS}
 """Metric → column of `streams`, in ns."""
 
-PROMPT_SIZE = """CASE WHEN input_tokens IS NULL THEN 'unknown' WHEN input_tokens < 256 THEN '< 256'
-    WHEN input_tokens < 1024 THEN '256 – 1 k' WHEN input_tokens < 4096 THEN '1 k – 4 k'
-    WHEN input_tokens < 16384 THEN '4 k – 16 k' WHEN input_tokens < 65536 THEN '16 k – 64 k' ELSE '≥ 64 k' END"""
-PROMPT_SIZES = ("< 256", "256 – 1 k", "1 k – 4 k", "4 k – 16 k", "16 k – 64 k", "≥ 64 k", "unknown")
 GROUPS: dict[str, str] = {
     **DIMENSIONS,
     "prompt size": PROMPT_SIZE,

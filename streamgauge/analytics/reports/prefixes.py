@@ -10,20 +10,21 @@ So equal prefixes have equal tokens. If a prompt continues another one, the shar
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from streamgauge.analytics.schema.prompt_parts import PROMPT_WEIGHTS
+from streamgauge.analytics.schema.prompt_sizes import PROMPT_WEIGHTS
 from streamgauge.ingest.records import Segment
 
 MAX_PREFIXES = 200_000
 """About 50 MB."""
 
 
-_Use = list[int]
-"""A prefix: its tokens, when a server had first read it, and when the last request with it began, in ns."""
+_Use = list[Any]
+"""A prefix: its tokens, when a server had first read it, in ns, and the last request with it: when it began, in ns, and the number of its
+prefixes. Those with which it was the last request share that list, so it is changed once if the prompt is continued."""
 _END, _FIRST, _LAST = range(3)
 _end, _first = itemgetter(_END), itemgetter(_FIRST)
 _NEVER = 2**63
@@ -44,6 +45,8 @@ class Placed(NamedTuple):
     """Of `available`, those that the same server had read. None: the server is unknown."""
     uses: list[_Use]
     """Of each segment, for prompts that continue this one."""
+    use_ends: list[int]
+    """Their tokens."""
     generation: int
     """Of `Prefixes`, in which the keys were added."""
 
@@ -83,9 +86,11 @@ class Prefixes:
             del keys[0]
         self._add_uses(uses, keys)
         known, start = len(uses), uses[-1][_END] if uses else 0
+        ends = base.use_ends[:shared] if base is not None else []
+        ends += map(_end, uses[len(ends) :])
         weights = [*accumulate(one.size * PROMPT_WEIGHTS[one.kind] for one in segments[known:])]
         per_weight = max(0, tokens - start) / weights[-1] if weights and weights[-1] else 0.0
-        ends = [*map(_end, uses), *(start + round(weight * per_weight) for weight in weights)]
+        ends += (start + round(weight * per_weight) for weight in weights)
         placed = [min(end, tokens) for end in ends] if ends[-1] > tokens else [*ends]
         placed[-1] = tokens
         seen, available = (_length(uses, placed, began_ns, most_ns) for most_ns in (_NEVER, kept_ns))
@@ -98,7 +103,7 @@ class Prefixes:
         generation = self._generation
         is_young = base is not None and base.generation == generation
         self._keep(keys, uses, ends, began_ns, read_ns, shared if is_young else 0)
-        return Placed(keys, placed, seen, available, at_server, uses, generation)
+        return Placed(keys, placed, seen, available, at_server, uses, ends, generation)
 
     def _add_uses(self, uses: list[_Use], keys: Sequence[int]) -> None:
         """Add the uses of the next keys that are known."""
@@ -123,9 +128,15 @@ class Prefixes:
         if uses and read_ns < uses[-1][_FIRST]:
             for use in uses:
                 use[_FIRST] = min(use[_FIRST], read_ns)
-        for use in uses[bisect_right(uses, -began_ns, key=_unused_since) :]:
-            use[_LAST] = began_ns
-        uses += ([end, read_ns, began_ns] for end in ends[len(uses) :])
+        last = uses[0][_LAST] if uses else [_NEVER, 0]
+        if last[0] <= began_ns and last[1] == len(uses) and last is uses[-1][_LAST]:
+            last[0] = began_ns
+        else:
+            last = [began_ns, 0]
+            for use in uses[bisect_right(uses, -began_ns, key=_unused_since) :]:
+                use[_LAST] = last
+        last[1] = len(ends)
+        uses += ([end, read_ns, last] for end in ends[len(uses) :])
         self._young.update(zip(keys[young:], uses[young:], strict=True))
         if len(self._young) > self._most // 2:
             self._old, self._young = self._young, {}
@@ -148,10 +159,16 @@ def _key(before: int, one: Segment) -> int:
 
 def _length(uses: Sequence[_Use], ends: Sequence[int], began_ns: int, kept_ns: int) -> int:
     """Tokens of the longest of these prefixes that a server had read and still keeps."""
-    read = bisect_right(uses, began_ns, key=_first)
-    count = bisect_right(uses, kept_ns - began_ns, hi=read, key=_unused_since)
+    read = _count(uses, began_ns, _first)
+    count = _count(uses[:read], kept_ns - began_ns, _unused_since)
     return ends[count - 1] if count else 0
 
 
+def _count(uses: Sequence[_Use], most: int, key: Callable[[_Use], int]) -> int:
+    """The number of leading uses with at most this value. Most often it is all."""
+    return len(uses) if not uses or key(uses[-1]) <= most else bisect_right(uses, most, key=key)
+
+
 def _unused_since(use: _Use) -> int:
-    return -use[_LAST]
+    began_ns: int = use[_LAST][0]
+    return -began_ns

@@ -21,6 +21,7 @@ from streamgauge.analytics.reports.selection import (
 from streamgauge.analytics.schema.dimensions import is_one_of
 from streamgauge.analytics.schema.finish_reasons import FINISH
 from streamgauge.analytics.schema.outcomes import IS_BAD, IS_ERROR, IS_REQUEST
+from streamgauge.analytics.schema.prompt_sizes import PROMPT_SIZE
 from streamgauge.analytics.schema.sql_quoting import literal
 
 COLUMNS = f"""
@@ -69,7 +70,7 @@ FACETS: dict[str, str] = {
     "dialect": "dialect",
 }
 """Filter → SQL of its value. Streams with NULL have no value."""
-FILTERS = FACETS | {"prompt": latency.PROMPT_SIZE, "tap": "tap", "server": "server_instance"}
+FILTERS = FACETS | {"prompt": PROMPT_SIZE, "tap": "tap", "server": "server_instance"}
 """Filter → SQL of its value. Streams outside FACETS have too many values or too few readers for a list of them."""
 OWN_FILTERS = (*(name for name in FILTERS if name not in DIMENSIONS), "duration")
 """Filters of the lists of streams that other pages do not have."""

@@ -4,7 +4,7 @@ A prompt is divided into blocks of `block_size` tokens. Two blocks have the same
 Ids of blocks and sessions are hashed with a key that is generated for one export and not stored.
 
 Omitted are requests that no model answered, inner streams of hops, and warm-ups. Tokens that are not reported are estimated: input by the
-median tokens per byte of the model, output by the number of output events.
+median tokens per byte of the model, output by the number of output events. More than `MAX_INPUT_TOKENS` count as not reported.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from typing import Any
 
 from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.prefixes import Placed, Prefixes, with_rest
-from streamgauge.analytics.reports.prompts import prompts
+from streamgauge.analytics.reports.stored_prompts import prompts
 from streamgauge.analytics.schema.dimensions import CALLS_MODEL, SIDE_CALL, is_one_of
 from streamgauge.analytics.schema.outcomes import IS_ANSWERED, IS_REQUEST
-from streamgauge.analytics.schema.prompt_parts import TOKENS_PER_PROMPT_BYTE, WEIGHTED_BYTES
+from streamgauge.analytics.schema.prompt_sizes import TOKENS_PER_PROMPT_BYTE, WEIGHTED_BYTES
 from streamgauge.analytics.schema.sql_quoting import instant
 
 FORMATS = {"mooncake": 512, "weka": 64}
 """Format → default block size in tokens."""
+MAX_INPUT_TOKENS = 10_000_000
+"""No model reads as many. A trace has an id for each block of them."""
 _PREFIXES = 1_000_000
 """Prefixes of prompts that are kept: about 250 MB."""
 _PAGE = 1_000
@@ -68,7 +70,8 @@ class Tracer:
     def __post_init__(self) -> None:
         ratios = self.query(f"""
             SELECT coalesce(request_model, response_model, 'unknown') AS model, median(input_tokens / {WEIGHTED_BYTES}) AS ratio
-            FROM streams JOIN prompt_segments USING (stream_id) WHERE input_tokens > 0 AND {WEIGHTED_BYTES} > 0 AND {self._where()}
+            FROM streams JOIN prompt_segments USING (stream_id)
+            WHERE input_tokens BETWEEN 1 AND {MAX_INPUT_TOKENS} AND {WEIGHTED_BYTES} > 0 AND {self._where()}
             GROUP BY ALL""")
         self._ratios: dict[str, float] = dict(ratios.iter_rows())
 
@@ -199,12 +202,11 @@ class Tracer:
         for row in rows:
             segments = found.get(row["stream_id"])
             self.found.requests += 1
-            if row["input_tokens"] is None:
+            if row["input_tokens"] is None or row["input_tokens"] > MAX_INPUT_TOKENS:
                 self.found.estimated += 1
                 size = row["weighted_bytes"] or row["request_bytes"] or 1
-                row["input_tokens"] = max(
-                    1, round(size * self._ratios.get(row["model"], TOKENS_PER_PROMPT_BYTE))
-                )
+                tokens = round(size * self._ratios.get(row["model"], TOKENS_PER_PROMPT_BYTE))
+                row["input_tokens"] = min(max(1, tokens), MAX_INPUT_TOKENS)
             row["input_types"] = []
             if not segments:
                 self.found.without_prompt += 1

@@ -14,7 +14,7 @@ from streamgauge.analytics.schema import (
     objectives,
     outcomes,
     prices,
-    prompt_parts,
+    prompt_sizes,
     server_timing_names,
     strict_clients,
 )
@@ -37,7 +37,7 @@ _DESCRIPTION = re.compile(r" *--.*")
 def statements() -> tuple[str, str, str]:
     """SQL of the tables, of the views, and of all comments. Run each in a separate transaction, in this order."""
     modules = (
-        budgets, dimensions, outcomes, histogram_buckets, model_names, objectives, prices, prompt_parts, server_timing_names,
+        budgets, dimensions, outcomes, histogram_buckets, model_names, objectives, prices, prompt_sizes, server_timing_names,
         strict_clients,
     )  # fmt: skip
     constants = {name: value for module in modules for name, value in vars(module).items()}

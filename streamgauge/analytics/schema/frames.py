@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
+import msgspec
 import polars as pl
 
 from streamgauge.analytics.schema.tables import Table
@@ -53,10 +54,9 @@ def series(
     if isinstance(kind, pl.Datetime):
         return pl.Series(name, values, pl.Int64, strict=False).cast(kind)
     if isinstance(kind, pl.List):
-        # Polars converts each list on its own, and rows have few distinct ones.
-        rows: dict[tuple[Any, ...] | None, int] = {}
-        indexes = [rows.setdefault(None if one is None else tuple(one), len(rows)) for one in values]
-        return pl.Series(name, list(rows), kind, strict=True).gather(indexes)
+        # Polars needs four times as long to convert the lists themselves.
+        texts = [None if one is None else msgspec.json.encode(one).decode() for one in values]
+        return pl.Series(name, texts, pl.String).str.json_decode(kind)
     if isinstance(kind, pl.Map):
         return _maps(name, values, kind)
     try:

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import duckdb
 
-from streamgauge.analytics.reports.prompts import encoded, prompts
+from streamgauge.analytics.reports.stored_prompts import encoded, prompts
 from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.schema.tables import (
     AGENT_EVENTS,

@@ -23,8 +23,8 @@ import polars as pl
 
 from streamgauge.analytics.assembly.partition import LogPosition
 from streamgauge.analytics.measures.minute_rows import rollups
-from streamgauge.analytics.measures.prompt import Served
-from streamgauge.analytics.reports.prompts import prompts
+from streamgauge.analytics.measures.prompt_comparison import Served
+from streamgauge.analytics.reports.stored_prompts import prompts
 from streamgauge.analytics.schema.outcomes import IS_ANSWERED
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.storage import database, ducklake_format
@@ -49,7 +49,7 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 1.0
 SESSION_DAYS, MAX_RESPONSES = 1, 10_000
 """Age and number of the responses whose sessions continue after a restart (`streamgauge.analytics.measures.sessions`)."""
 MAX_PROMPTS = 2_000
-"""Prompts that are kept after a restart (`streamgauge.analytics.measures.prompts`)."""
+"""Prompts that are kept after a restart (`streamgauge.analytics.measures.session_prompts`)."""
 _RECENT_PROMPTS = f"""
 SELECT streams.* REPLACE (streams.stream_id::VARCHAR AS stream_id), epoch_ns(started_at) AS started_ns,
     prompt.* EXCLUDE (segments, stream_id, base_stream_id, session_id, started_at)

@@ -13,7 +13,7 @@ import altair as alt
 import polars as pl
 
 from streamgauge.analytics.schema.outcomes import ERRORS
-from streamgauge.analytics.schema.prompt_parts import CONTEXT_PARTS
+from streamgauge.analytics.schema.prompt_sizes import CONTEXT_PARTS
 
 SERIES = ("#2a82c9", "#d9601a", "#0e9a6e", "#bb5f9b", "#a8830b", "#8468d8", "#3a9aa8", "#9a6a4b")
 """Colours of series, in the order of their names."""

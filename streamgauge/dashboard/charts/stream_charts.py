@@ -13,7 +13,7 @@ import polars as pl
 from streamgauge.analytics.reports import formatting
 from streamgauge.analytics.reports.one_stream import Phase
 from streamgauge.analytics.reports.sessions import MODEL, USER, Bar
-from streamgauge.analytics.reports.turn import CRITICAL, Lane, Turn
+from streamgauge.analytics.reports.turn_timeline import CRITICAL, Lane, Turn
 from streamgauge.analytics.schema.outcomes import OK
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import (

@@ -13,6 +13,7 @@ import streamlit as st
 from streamgauge.analytics.reports import latency, overview
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import Selection, dimension
+from streamgauge.analytics.schema.prompt_sizes import PROMPT_SIZES
 from streamgauge.dashboard import filters, page_frame, verdict
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import HEIGHT, choose_series
@@ -96,7 +97,7 @@ def show_charts(
     pooled = column == latency.POOLED_GAPS
     counted = "gaps" if pooled else "streams"
     time = verdict.time_range(source.selection, source.bucket_s)
-    order = latency.PROMPT_SIZES if group == "prompt size" else ()
+    order = PROMPT_SIZES if group == "prompt size" else ()
     group_colors = colors.of_groups(pl.concat([timeline.select("name"), spread.select("name")]), order=order)
     lines = partial(time_lines, time=time, series="name", series_colors=group_colors, samples="n")
     panel(

@@ -8,8 +8,7 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from streamgauge.analytics.reports import context, formatting, has_rows, sessions, spend
-from streamgauge.analytics.reports import turn as turns
+from streamgauge.analytics.reports import formatting, has_rows, prompt_context, sessions, spend, turn_timeline
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.reports.sessions import bars
@@ -161,36 +160,38 @@ def show_timeline(requests: pl.DataFrame) -> None:
 
 
 def show_context(session_id: str) -> None:
-    parts = context.parts(query, session_id, most=MAX_REQUESTS)
+    parts = prompt_context.parts(query, session_id, most=MAX_REQUESTS)
     if parts.is_empty():
         return
     with box("Context", metric_help("context")):
         value = filters.choice("Unit", ("tokens", "bytes"), "tokens", key="context", show_label=False)
         draw_legend(colors.present(colors.CONTEXT, parts, "part"))
         draw(context_growth(parts, value), "Parts of the prompts by request", key="context-growth")
-    if (carried := context.carried(query, session_id)) is not None:
+    if (carried := prompt_context.carried(query, session_id)) is not None:
         section("Tools in the context")
-        st.caption(f"{context.carried_text(carried)}.")
-        by = filters.choice("By", tuple(context.GROUPS), context.TOOL, key="tools-by", show_label=False)
-        show_report(context.TOOLS, context.tools(query, session_id, by), by=by)
+        st.caption(f"{prompt_context.carried_text(carried)}.")
+        by = filters.choice(
+            "By", tuple(prompt_context.GROUPS), prompt_context.TOOL, key="tools-by", show_label=False
+        )
+        show_report(prompt_context.TOOLS, prompt_context.tools(query, session_id, by), by=by)
 
 
 def show_turn(session: str, number: int) -> None:
     filters.draw_back("turn", "All turns of the session")
-    found = turns.one(query, session, number)
+    found = turn_timeline.one(query, session, number)
     if found is None:
         st.warning("Turn not found in the stored requests of the session.", icon=":material/warning:")
         return
     zone = filters.time_zone()
-    st.markdown(f"**{formatting.markdown(turns.answer(found))}**")
+    st.markdown(f"**{formatting.markdown(turn_timeline.answer(found))}**")
     st.caption(
         f"Turn {number}, from {instant(found.start_ns).astimezone(zone):%Y-%m-%d %H:%M:%S} {zone.key}."
     )
-    lanes = turns.lanes(found)
+    lanes = turn_timeline.lanes(found)
     with box("Time", metric_help("critical_path")):
-        draw_split(turns.parts_ns(found), colors.TURN_PARTS, "Time of the turn")
+        draw_split(turn_timeline.parts_ns(found), colors.TURN_PARTS, "Time of the turn")
         chart = turn_waterfall(found, lanes[:MAX_LANES])
-        draw(chart, f"Waterfall of the turn. {turns.answer(found)}", key="turn-waterfall")
+        draw(chart, f"Waterfall of the turn. {turn_timeline.answer(found)}", key="turn-waterfall")
         notes = [
             "Full colour: the critical path. A click on a bar opens its stream.",
             "Calls of MCP that name no agent are counted here, because no other agent was active."
@@ -199,10 +200,10 @@ def show_turn(session: str, number: int) -> None:
             f"The first {MAX_LANES} of {len(lanes)} rows are drawn." if len(lanes) > MAX_LANES else "",
         ]
         st.caption(" ".join(filter(None, notes)))
-        trace, help_text = partial(turns.perfetto_trace, found), "Open the file at ui.perfetto.dev."
+        trace, help_text = partial(turn_timeline.perfetto_trace, found), "Open the file at ui.perfetto.dev."
         draw_download("Perfetto trace", trace, f"turn-{number}.json", "application/json", help_text)
     section("Longest")
-    show_report(turns.ACTIVITIES, turns.activities(found, most=MAX_ACTIVITIES))
+    show_report(turn_timeline.ACTIVITIES, turn_timeline.activities(found, most=MAX_ACTIVITIES))
 
 
 def draw_page() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from streamgauge.analytics.measures.cache_misses import rule_of
 from streamgauge.analytics.measures.measure import measure
-from streamgauge.analytics.measures.prompts import Prompts
+from streamgauge.analytics.measures.session_prompts import SessionPrompts
 from streamgauge.ingest.records import AnyRecord, ResponseHeaders, Segment
 from tests import prompt_bodies
 from tests.analytics.prompts import chat_usage, finished, marked, prompt_of, request, segment
@@ -63,7 +63,7 @@ def responses_events(diagnostics: dict[str, Any], cached: int = 0) -> list[bytes
     return [f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in events]
 
 
-def found(known: Prompts, *streams: Sequence[AnyRecord]) -> list[Found]:
+def found(known: SessionPrompts, *streams: Sequence[AnyRecord]) -> list[Found]:
     """(reason, segment, source, tokens) of streams that are measured one by one."""
     columns = ("cache_miss_reason", "cache_miss_segment", "cache_miss_source", "cache_missed_tokens")
     return [measure(finished(one), prompts=known)["streams"].select(columns).row(0) for one in streams]
@@ -87,7 +87,7 @@ def messages(
 
 def compared(*streams: Sequence[AnyRecord]) -> tuple[str | None, str | None]:
     """Reason and segment of the last stream."""
-    reason, of, source, _ = found(Prompts(), *streams)[-1]
+    reason, of, source, _ = found(SessionPrompts(), *streams)[-1]
     assert source == (None if reason is None else "compared")
     return reason, of
 
@@ -126,7 +126,7 @@ def test_first_segment_that_changed(after: list[Segment], expected: tuple[str, s
 def test_hit_has_no_reason_and_missed_tokens_are_what_could_have_been_read() -> None:
     changed = replaced(prompt_of(6), 42, segment("system", "new"))
     rows = found(
-        Prompts(),
+        SessionPrompts(),
         chat(1, BEFORE, MISS),
         chat(2, prompt_of(6), HIT),
         chat(3, changed, 0.25),
@@ -153,7 +153,11 @@ def test_cached_tokens_that_are_left_out_are_0_after_a_hit_of_the_same_provider(
         return request(number, prompt, usage=chat_usage(INPUT, None), server_address="api.openai.com")
 
     rows = found(
-        Prompts(), chat(1, BEFORE, MISS), chat(2, BEFORE, HIT), left_out(3, "new"), left_out(4, "newer")
+        SessionPrompts(),
+        chat(1, BEFORE, MISS),
+        chat(2, BEFORE, HIT),
+        left_out(3, "new"),
+        left_out(4, "newer"),
     )
     assert rows[2] == ("system_changed", "system 0", "compared", INPUT)
     assert rows[3] == ("system_changed", "system 0", "compared", INPUT)
@@ -210,7 +214,7 @@ def test_side_calls_and_subagents_are_no_change() -> None:
     side = [segment("model", "haiku"), segment("system", "title"), segment("text", "q", 0, role="user")]
     sub = [*prompt_of(0)[:42], segment("system", "subagent"), segment("text", "task", 0, role="user")]
     rows = found(
-        Prompts(), chat(1, prompt_of(0), MISS), chat(2, side, MISS), chat(3, sub, MISS), chat(4, prompt_of(0), HIT),
+        SessionPrompts(), chat(1, prompt_of(0), MISS), chat(2, side, MISS), chat(3, sub, MISS), chat(4, prompt_of(0), HIT),
         chat(5, replaced(prompt_of(0), 42, segment("system", "new")), MISS),
     )  # fmt: skip
     assert [row[:2] for row in rows] == [
@@ -256,7 +260,7 @@ def test_conversation_that_began_before_is_not_comparable() -> None:
     ],
 )  # fmt: skip
 def test_reason_of_anthropic(told: dict[str, Any] | None, expected: Found) -> None:
-    known = Prompts()
+    known = SessionPrompts()
     changed = marked(replaced(BEFORE, 42, segment("system", "new")), -1)
     first, second = (
         messages(1, marked(BEFORE, -1), 0, 19_000), messages(2, changed, 0, 19_000, diagnostics={"cache_miss_reason": told}),
@@ -266,7 +270,7 @@ def test_reason_of_anthropic(told: dict[str, Any] | None, expected: Found) -> No
 
 def test_reason_of_openai_and_agreement() -> None:
     changed = replaced(BEFORE, 42, segment("system", "new"))
-    known, totals = Prompts(), Counter[str]()
+    known, totals = SessionPrompts(), Counter[str]()
     rows = []
     for number, (prompt, told) in enumerate([
         (BEFORE, {"type": "comparison_response_not_found"}),
@@ -381,7 +385,7 @@ def test_mutated_prompts() -> None:
         for n, each, parts in ((number, one, before), (number + 1, other, after)):
             streams.append(chat(n, segments_of(parts), MISS, session=f"session-{number}", model=each.model))
         expected[stream_id(number + 1)] = mutation, expected_reason(mutation, before, after)
-    rows = measure(finished(*streams), prompts=Prompts())["streams"]
+    rows = measure(finished(*streams), prompts=SessionPrompts())["streams"]
     found = rows.select("stream_id", "cache_miss_reason", "cache_miss_segment").rows()
     wrong = Counter(
         (expected[key], *of) for key, *of in found if key in expected and expected[key][1] != tuple(of)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from streamgauge.analytics.measures.measure import measure
-from streamgauge.analytics.measures.prompts import Prompts
+from streamgauge.analytics.measures.session_prompts import SessionPrompts
 from streamgauge.analytics.reports import prompt_reuse
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.commit import Commit
@@ -54,9 +54,11 @@ def sent(
     )
 
 
-def reuse_of(store: Store, *streams: Sequence[AnyRecord], known: Prompts | None = None) -> dict[str, Any]:
+def reuse_of(
+    store: Store, *streams: Sequence[AnyRecord], known: SessionPrompts | None = None
+) -> dict[str, Any]:
     """The row of `prompt_reuse` of the last request."""
-    known = known or Prompts()
+    known = known or SessionPrompts()
     for one in streams:
         store.commit(Commit("", tables=measure(finished(one), prompts=known)))
     with closing(store.cursor()) as cursor:
@@ -141,7 +143,7 @@ def test_prompt_that_the_server_still_reads_is_not_available(store: Store) -> No
 
 def test_prompts_are_known_after_a_restart(store: Store) -> None:
     reuse_of(store, FIRST)
-    restored = Prompts()
+    restored = SessionPrompts()
     restored.restore(store.recent_prompts())
     assert reuse_of(store, sent(2, LONGER, 4400, 3968, at_s=30), known=restored)["available_tokens"] == 4000
 
@@ -153,7 +155,7 @@ def test_router_saves_what_other_instances_had_read(store: Store) -> None:
         sent(2, prompt_of(2)[:-1], 4000, 0, at_s=10, worker="a"),
         sent(3, prompt_of(3), 4400, 0, at_s=30, worker="b"),
     ]
-    known = Prompts()
+    known = SessionPrompts()
     for one in asked:
         store.commit(Commit("", tables=measure(finished(one), prompts=known)))
     with closing(store.cursor()) as cursor:

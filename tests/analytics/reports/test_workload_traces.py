@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from streamgauge.analytics.measures.measure import measure
-from streamgauge.analytics.measures.prompts import Prompts
+from streamgauge.analytics.measures.session_prompts import SessionPrompts
 from streamgauge.analytics.measures.sessions import Sessions
 from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.workload_traces import Traced, Tracer
@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def commit(store: Store, *streams: Sequence[AnyRecord]) -> Query:
     """Store requests in one commit. Returns the function that queries."""
-    tables = measure(finished(*streams), prompts=Prompts(), sessions=Sessions())
+    tables = measure(finished(*streams), prompts=SessionPrompts(), sessions=Sessions())
     store.commit(Commit("", tables=tables))
     cursor = store.cursor()
     return lambda sql: cursor.execute(sql).pl()
@@ -134,6 +134,23 @@ def test_unknown_prompts_have_no_blocks_and_unknown_tokens_are_estimated(store: 
     assert third["input_length"] == 4000
     assert (fourth["input_length"], fourth["hash_ids"]) == (77, [])
     assert (found.estimated, found.without_prompt) == (1, 1)
+
+
+def test_more_input_tokens_than_a_model_reads_are_estimated(store: Store) -> None:
+    """Each block of them would have an id."""
+    asked = [
+        request(n, prompt_of(1), usage=chat_usage(tokens, None)) for n, tokens in ((1, 4000), (2, 2 * 10**9))
+    ]
+    query = commit(store, *asked)
+    assert query("SELECT max(input_tokens) FROM streams").item() == 2 * 10**9
+    lines = list(Tracer(query, found := Traced(64)).mooncake())
+    assert [one["input_length"] for one in lines] == [4000, 4000]
+    assert found.estimated == 1
+
+
+def test_store_without_requests_has_empty_traces(store: Store) -> None:
+    tracer = Tracer(commit(store), Traced(64))
+    assert [*tracer.mooncake(), *tracer.mooncake(by_session=True), *tracer.weka()] == []
 
 
 def test_segments_that_are_missing_or_kept_by_the_server_are_shared_with_nobody(store: Store) -> None:

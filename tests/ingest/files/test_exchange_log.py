@@ -25,6 +25,7 @@ from streamgauge.ingest.files.exchange_log import Exchange, exchange_log
 from streamgauge.ingest.keyed_ids import keyed_hash, session_hash
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.records import (
+    NO_SEGMENTS,
     Alive,
     AnyRecord,
     Closed,
@@ -207,6 +208,6 @@ async def test_long_request_has_its_anatomy(tmp_path: Path) -> None:
     assert [(one.kind, one.size) for one in anatomy.segments or []] == [
         ("tool", 2), ("text", 99_000), ("tool_result", 99_000)
     ]  # fmt: skip
-    assert msgspec.structs.replace(anatomy, segments=None) == RequestAnatomy(
+    assert msgspec.structs.replace(anatomy, encoded_segments=NO_SEGMENTS) == RequestAnatomy(
         [keyed_hash(b"a" * 99_000, KEY, kind=b"user_message")], ["call_" + "1" * 40], 1
     )

@@ -20,7 +20,16 @@ from streamgauge.ingest.http1.heads import read_response_head
 from streamgauge.ingest.keyed_ids import keyed_hash
 from streamgauge.ingest.prompt_skeleton import PromptSkeleton
 from streamgauge.ingest.recording.recorder import FLUSH_BYTES
-from streamgauge.ingest.records import Closed, Frames, Lost, Opened, Request, RequestAnatomy, ResponseHeaders
+from streamgauge.ingest.records import (
+    NO_SEGMENTS,
+    Closed,
+    Frames,
+    Lost,
+    Opened,
+    Request,
+    RequestAnatomy,
+    ResponseHeaders,
+)
 from tests.deadline import DEADLINE_S
 from tests.ingest.running_tap import assert_complete, body_of, request_of
 from tests.ingest.tap.recorders import RESPONSE, RecorderGroup, WatchedUpstream
@@ -120,7 +129,7 @@ async def test_a_json_body_above_the_captured_size_is_condensed(read_bytes: int)
         ("user", 30_000),
         ("assistant", 60_000),
     ]
-    assert msgspec.structs.replace(request.anatomy, segments=None) == RequestAnatomy(
+    assert msgspec.structs.replace(request.anatomy, encoded_segments=NO_SEGMENTS) == RequestAnatomy(
         [keyed_hash(b"q" * 30_000, b"k" * 32, kind=b"user_message")], [], 0
     )
     assert group.buffer.queued_bytes <= before

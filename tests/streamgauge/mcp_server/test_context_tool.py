@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from streamgauge.analytics.measures.measure import measure
-from streamgauge.analytics.measures.prompts import Prompts
+from streamgauge.analytics.measures.session_prompts import SessionPrompts
 from streamgauge.analytics.measures.sessions import Sessions
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.location import locate
@@ -26,7 +26,7 @@ def tools(tmp_path: Path) -> Iterator[Tools]:
         for n in (1, 2, 3)
     ]
     with closing(new_store(tmp_path)) as store:
-        tables = measure(finished(*asked), prompts=Prompts(), sessions=Sessions())
+        tables = measure(finished(*asked), prompts=SessionPrompts(), sessions=Sessions())
         store.commit(Commit("", tables=tables))
     with closing(Tools(locate("sqlite", tmp_path))) as made:
         yield made

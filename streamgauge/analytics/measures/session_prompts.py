@@ -15,24 +15,33 @@ Rules
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from itertools import accumulate
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+import msgspec
 import polars as pl
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.measures.cache_misses import NOT_COMPARED, CacheMiss, is_same_reason, reason_of
-from streamgauge.analytics.measures.prompt import SETTINGS, Prompt, equal_first, same_first, served_of
+from streamgauge.analytics.measures.prompt_comparison import (
+    SETTINGS,
+    Prompt,
+    equal_first,
+    same_first,
+    served_of,
+)
 from streamgauge.analytics.measures.prompt_reuse import Reuse, reuse_of
 from streamgauge.analytics.reports.prefixes import Prefixes
-from streamgauge.analytics.reports.prompts import MAX_CHAIN, MAX_SIZE, encoded, known_name, moved
+from streamgauge.analytics.reports.stored_prompts import MAX_CHAIN, MAX_SIZE, encoded, known_name, moved
 from streamgauge.analytics.schema.dimensions import WARM_UP
 from streamgauge.analytics.schema.frames import frame_of_rows
 from streamgauge.analytics.schema.outcomes import ANSWERED
-from streamgauge.analytics.schema.prompt_parts import BYTES_COLUMNS
+from streamgauge.analytics.schema.prompt_sizes import BYTES_COLUMNS
 from streamgauge.analytics.schema.stream_columns import StreamRow
 from streamgauge.analytics.schema.tables import PROMPT_SEGMENTS, PROMPT_TOOLS
 from streamgauge.ingest.records import Conversation, Segment
@@ -41,11 +50,13 @@ log = logging.getLogger(__name__)
 
 MAX_CONVERSATIONS = 4
 MAX_SEGMENTS = 200_000
-"""About 50 MB."""
+"""About 70 MB."""
 MAX_KEPT_BY_SERVER = 20_000
 """Segments of the response that a prompt continues. With more the prompt is incomplete."""
 TOOLS_AGAIN_NS = 86_400 * 10**9
 """The tools of a session are stored again after this time, because retention may delete the first request with them."""
+_split = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_decode = msgspec.msgpack.Decoder(list[Segment]).decode
 _of_answer = itemgetter(*ANSWERED)
 SUM_COLUMNS = tuple(name for name in PROMPT_SEGMENTS.types if name in BYTES_COLUMNS.values())
 _SUM_OF = {kind: SUM_COLUMNS.index(name) for kind, name in BYTES_COLUMNS.items()}
@@ -72,7 +83,7 @@ def _equal_last(one: list[Segment], other: list[Segment], kept_first: int, moved
     return count
 
 
-class Prompts:
+class SessionPrompts:
     """Keeps the last prompts of sessions. Not thread-safe."""
 
     def __init__(self) -> None:
@@ -125,31 +136,36 @@ class Prompts:
 
     def _add(self, row: StreamRow, stream: FinishedStream) -> _Made | None:
         asked = stream.conversation
-        if asked is None or asked.anatomy is None or not asked.anatomy.segments:
-            return None
-        has_prompt = asked.anatomy.segments[-1].kind not in SETTINGS or asked.previous_response_id is not None
-        if not has_prompt and row["operation"] != WARM_UP:  # Codex continues an empty warm-up by its id
+        if asked is None or asked.anatomy is None:
             return None
         key = _session_of(row)
         before = [one for one in self._sessions.get(key, ()) if one.stream_id != row["stream_id"]]
-        prompt = _prompt_of(row, asked.anatomy.segments, stream.started_wall_ns, asked.anatomy.left_out)
+        prompt = _prompt_of(row, [], stream.started_wall_ns, asked.anatomy.left_out)
+        origin, equal = _decode_into(prompt, bytes(asked.anatomy.encoded_segments), before)
+        segments = prompt.segments
+        if not segments:
+            return None
+        has_prompt = segments[-1].kind not in SETTINGS or asked.previous_response_id is not None
+        if not has_prompt and row["operation"] != WARM_UP:  # Codex continues an empty warm-up by its id
+            return None
         prompt.is_unexpected = not before
         continued = _complete(prompt, asked, before)
-        prompt.marks = _marks(prompt.segments)
         if continued is not None:
+            origin, prompt.marks = None, _marks(prompt.segments)
             base: Prompt | None = continued
             shared = same_first(continued.segments, prompt.segments)
         else:
-            base, shared = _base(prompt, before)
+            base, shared = _base(prompt, before, origin, equal)
+        equal = equal if base is origin else 0
         if base is not None:
             _add_zero(prompt, base)
         miss = reason_of(row, prompt, base, shared)
         is_answered = any(value is not None for value in _of_answer(row))
         reuse = reuse_of(self._prefixes, prompt, row, base, shared)
-        segments, tools = _rows(prompt, base, shared, row, key, reuse, counts_calls=is_answered)
+        stored, tools = _rows(prompt, base, shared, equal, row, key, reuse, counts_calls=is_answered)
         if is_answered:
             self._keep(key, prompt, base, shared)
-        return _Made(segments, tools, miss)
+        return _Made(stored, tools, miss)
 
     def _keep(self, key: Any, prompt: Prompt, base: Prompt | None, shared: int) -> None:
         replaced = base if base is not None and base.is_continued(shared) else None
@@ -168,6 +184,37 @@ def _prompt_of(row: Any, segments: list[Segment], started_ns: int, left_out: int
         output_bytes=(row["text_chars"] or 0) + (row["tool_call_chars"] or 0), is_warm_up=row["operation"] == WARM_UP, left_out=left_out,
         served=served_of(row),
     )  # fmt: skip
+
+
+def _decode_into(prompt: Prompt, encoded_list: bytes, before: Sequence[Prompt]) -> tuple[Prompt | None, int]:
+    """Set the segments and marks. The first ones are those of the earlier prompt that begins with the most equal bytes, if there is one.
+    Returns it, and their number."""
+    count, start = _head_of_list(encoded_list)
+    encoded_segments, origin, equal = encoded_list[start:], None, 0
+    for one in before:
+        shared = bisect_left(
+            one.encoded_ends, True, key=lambda end: not encoded_segments.startswith(one.encoded[:end])
+        )
+        if shared > equal:
+            origin, equal = one, shared
+    ends = origin.encoded_ends[:equal] if origin is not None else []
+    at = ends[-1] if ends else 0
+    rest = b"\xdd" + (count - equal).to_bytes(4) + encoded_segments[at:]
+    ends += accumulate((memoryview(one).nbytes for one in _split(rest)), initial=ends.pop() if ends else 0)
+    segments = _decode(rest)
+    prompt.encoded, prompt.encoded_ends = encoded_segments, ends if equal else ends[1:]
+    prompt.segments = [*origin.segments[:equal], *segments] if origin is not None else segments
+    prompt.marks = [*(origin.marks[:equal] if origin is not None else ()), *_marks(segments)]
+    return origin, equal
+
+
+def _head_of_list(encoded_list: bytes) -> tuple[int, int]:
+    """The number of elements of a list in MessagePack, and where they begin. None is an empty list."""
+    kind = encoded_list[0]
+    size = {0xDC: 2, 0xDD: 4}.get(kind, 0)
+    return int.from_bytes(
+        encoded_list[1 : 1 + size]
+    ) if size else kind & 15 if kind >> 4 == 9 else 0, 1 + size
 
 
 def _marks(segments: Sequence[Segment]) -> list[str | None]:
@@ -210,14 +257,17 @@ def _add_miss(row: StreamRow, miss: CacheMiss | None, counters: Counter[str]) ->
         row["cache_miss_source"] = "compared"
 
 
-def _base(prompt: Prompt, before: Sequence[Prompt]) -> tuple[Prompt | None, int]:
+def _base(
+    prompt: Prompt, before: Sequence[Prompt], origin: Prompt | None = None, equal: int = 0
+) -> tuple[Prompt | None, int]:
     """The kept prompt that shares the most segments with this one, and the number of equal segments at the start. Of several, the most
     recently used."""
     firsts = [0] * len(before)
     for place in reversed(range(len(before))):
-        firsts[place] = same_first(before[place].segments, prompt.segments)
-        if firsts[place] == len(before[place].segments):
-            return before[place], firsts[place]
+        one = before[place]
+        firsts[place] = same_first(one.segments, prompt.segments, equal if one is origin else 0)
+        if firsts[place] == len(one.segments):
+            return one, firsts[place]
     hashes, most, best, first = prompt.hashes if before else set(), 0, None, 0
     for one, count in zip(reversed(before), reversed(firsts), strict=True):
         if (shared := len(hashes & one.hashes)) > most:
@@ -251,6 +301,7 @@ def _complete(prompt: Prompt, asked: Conversation, before: Sequence[Prompt]) -> 
         *answer,
         *moved(prompt.segments[len(head) :], answered + len(answer)),
     ]
+    prompt.encoded, prompt.encoded_ends = b"", []
     prompt.incomplete = continued.incomplete or continued.left_out > 0
     return continued
 
@@ -259,6 +310,7 @@ def _rows(
     prompt: Prompt,
     base: Prompt | None,
     shared: int,
+    equal: int,
     row: StreamRow,
     key: Any,
     reuse: Reuse,
@@ -271,11 +323,10 @@ def _rows(
     prompt.sums = [*base.sums] if base is not None else [0] * len(SUM_COLUMNS)
     if base is not None:
         moved_by = prompt.message_count - base.message_count
-        first = equal_first(base.marks[:shared], prompt.marks[:shared])
+        first = min(shared, equal_first(base.segments, segments, equal))
         last = _equal_last(base.segments, segments, first, moved_by)
         removed = base.segments[first : len(base.segments) - last]
-        # The same objects, so that prompts of one conversation share memory.
-        segments[:first] = base.segments[:first]
+        segments[:first] = base.segments[:first]  # prompts of one conversation share memory
         if not moved_by:
             segments[len(segments) - last :] = base.segments[len(base.segments) - last :]
     added = segments[first : len(segments) - last]

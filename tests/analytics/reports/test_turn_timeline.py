@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamgauge.analytics.reports import turn
-from streamgauge.analytics.reports.turn import Activity, Turn, critical_path
+from streamgauge.analytics.reports import turn_timeline
+from streamgauge.analytics.reports.turn_timeline import Activity, Turn, critical_path
 from tests.analytics.stores import plain_tables
 from tests.analytics.stream_records import stream_id
 
@@ -68,7 +68,7 @@ def span(con: duckdb.DuckDBPyConnection, at_s: float, end_s: float, name: str, *
 
 
 def found(con: duckdb.DuckDBPyConnection, number: int = 1) -> Turn:
-    one = turn.one(lambda sql: pl.DataFrame(con.execute(sql).pl()), "s", number)
+    one = turn_timeline.one(lambda sql: pl.DataFrame(con.execute(sql).pl()), "s", number)
     assert one is not None
     return one
 
@@ -81,7 +81,7 @@ def path_of(one: Turn) -> list[tuple[str, str | None, float, float]]:
 
 
 def lanes_of(one: Turn) -> dict[str, list[str]]:
-    return {lane.name: [activity.name for activity in lane.activities] for lane in turn.lanes(one)}
+    return {lane.name: [activity.name for activity in lane.activities] for lane in turn_timeline.lanes(one)}
 
 
 def test_turn_is_split_between_model_tools_gateway_and_agent(con: duckdb.DuckDBPyConnection) -> None:
@@ -104,9 +104,14 @@ def test_turn_is_split_between_model_tools_gateway_and_agent(con: duckdb.DuckDBP
         ("model", "m", 0, 2), ("agent", None, 2, 2.1), ("tool", "level", 2.1, 5), ("agent", None, 5, 5.2), ("model", "m", 5.2, 6),
         ("tool", "Bash", 6, 8), ("gateway", "m", 8, 8.2), ("model", "m", 8.2, 8.9), ("gateway", "m", 8.9, 9),
     ]  # fmt: skip
-    assert turn.parts_ns(one) == {"model": 3.5 * S, "tool": 4.9 * S, "gateway": 0.3 * S, "agent": 0.3 * S}
+    assert turn_timeline.parts_ns(one) == {
+        "model": 3.5 * S,
+        "tool": 4.9 * S,
+        "gateway": 0.3 * S,
+        "agent": 0.3 * S,
+    }
     assert lanes_of(one) == {"model": ["m", "m", "m"], "tool": ["level", "Bash"], "tool 2": ["tools/call"]}
-    assert turn.answer(one) == (
+    assert turn_timeline.answer(one) == (
         "The tools: 4.90 s of 9.00 s (54.4 %), 2.90 s of it in level; the model 3.50 s, the gateway 300 ms, the agent itself 300 ms."
     )
     assert path_of(found(con, 2)) == [("model", "m", 20, 21)]
@@ -119,11 +124,13 @@ def test_answer_sums_what_has_the_same_name(con: duckdb.DuckDBPyConnection) -> N
         span(con, at_s, at_s + 1, name, trace_id=f"a{number}", stream_id=stream_id(number))
     request(con, 4, 9, 10)
     assert (
-        turn.answer(found(con))
+        turn_timeline.answer(found(con))
         == "The tools: 6.00 s of 10.0 s (60.0 %), 4.00 s of it in Bash; the model 4.00 s."
     )
     con.execute("DELETE FROM spans")
-    assert turn.answer(found(con)).startswith("The tools: 6.00 s of 10.0 s (60.0 %) in tools in the agent;")
+    assert turn_timeline.answer(found(con)).startswith(
+        "The tools: 6.00 s of 10.0 s (60.0 %) in tools in the agent;"
+    )
 
 
 def test_subagents_run_beside_their_agent(con: duckdb.DuckDBPyConnection) -> None:
@@ -183,7 +190,7 @@ def test_pause_after_an_answer_without_tool_calls_is_the_agents(con: duckdb.Duck
 
 
 def test_unknown_turn_is_none(con: duckdb.DuckDBPyConnection) -> None:
-    assert turn.one(lambda sql: pl.DataFrame(con.execute(sql).pl()), "s", 1) is None
+    assert turn_timeline.one(lambda sql: pl.DataFrame(con.execute(sql).pl()), "s", 1) is None
 
 
 times = st.tuples(st.integers(-5, 30), st.integers(0, 12), st.integers(0, 6), st.integers(0, 6))
@@ -210,7 +217,7 @@ def test_critical_path_covers_the_turn_once(drawn: list[tuple[int, int, int, int
 def test_perfetto_trace_has_the_activities_and_the_path(con: duckdb.DuckDBPyConnection) -> None:
     request(con, 1, 0, 1, tool_call_count=1)
     request(con, 2, 3, 4)
-    events = json.loads(turn.perfetto_trace(found(con)))["traceEvents"]
+    events = json.loads(turn_timeline.perfetto_trace(found(con)))["traceEvents"]
     names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     assert names == {(1, 0): "critical path", (2, 1): "model", (2, 2): "tool"}
     shown = [
@@ -242,4 +249,4 @@ def test_tools_that_the_agent_reports_have_their_own_times(con: duckdb.DuckDBPyC
     tools = [each for each in one.activities if each.part == "tool"]
     assert [(each.name, each.source, each.outcome) for each in tools] == [("Bash", "agent", "error")]
     assert (tools[0].start_ns - T0, tools[0].end_ns - T0) == (2.5 * S, 3.5 * S)
-    assert turn.parts_ns(one) == {"model": 4 * S, "tool": 1 * S, "gateway": 0, "agent": 4 * S}
+    assert turn_timeline.parts_ns(one) == {"model": 4 * S, "tool": 1 * S, "gateway": 0, "agent": 4 * S}

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from streamgauge.analytics.measures.measure import measure
-from streamgauge.analytics.measures.prompts import Prompts
+from streamgauge.analytics.measures.session_prompts import SessionPrompts
 from streamgauge.analytics.measures.sessions import Sessions
-from streamgauge.analytics.reports import Query, context
+from streamgauge.analytics.reports import Query, prompt_context
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.store import Store
@@ -50,7 +50,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def commit(store: Store, *streams: Sequence[AnyRecord]) -> Query:
-    store.commit(Commit("", tables=measure(finished(*streams), prompts=Prompts(), sessions=Sessions())))
+    store.commit(
+        Commit("", tables=measure(finished(*streams), prompts=SessionPrompts(), sessions=Sessions()))
+    )
     cursor = store.cursor()
     return lambda sql: cursor.execute(sql).pl()
 
@@ -66,7 +68,9 @@ def session(store: Store) -> Query:
 
 
 def test_parts_of_a_prompt_add_up_to_its_reported_tokens(store: Store) -> None:
-    found = context.parts(session(store), "session-1").select("request", "part", "bytes", "tokens").rows()
+    found = (
+        prompt_context.parts(session(store), "session-1").select("request", "part", "bytes", "tokens").rows()
+    )
     assert found == [
         (1, "history", 2000, 500), (1, "system", 1000, 250), (1, "tools", 1000, 250),
         (2, "history", 2100, 525), (2, "system", 1000, 250), (2, "tool results", 1900, 475), (2, "tools", 1000, 250),
@@ -74,19 +78,19 @@ def test_parts_of_a_prompt_add_up_to_its_reported_tokens(store: Store) -> None:
 
 
 def test_image_weighs_less_than_text(store: Store) -> None:
-    found = dict(context.parts(session(store), "session-2").select("part", "tokens").rows())
+    found = dict(prompt_context.parts(session(store), "session-2").select("part", "tokens").rows())
     assert found == {"history": 2000, "system": 1000, "tools": 1000, "images": 3000}
 
 
 def test_tokens_that_were_not_reported_follow_from_the_model(store: Store) -> None:
     silent = request(2, HEAD, events=[chunk("a"), finish_chunk()], session="s2")
     query = commit(store, request(1, HEAD, usage=chat_usage(2000, None)), silent)
-    assert context.parts(query, "s2")["tokens"].sum() == 2000
+    assert prompt_context.parts(query, "s2")["tokens"].sum() == 2000
 
 
 def test_tools_have_their_size_and_calls(store: Store) -> None:
     query = session(store)
-    found = context.tools(query, "session-1").select(
+    found = prompt_context.tools(query, "session-1").select(
         "name", "mcp_server", "requests", "tokens_per_request", "share", "calls"
     )
     assert found.rows() == [
@@ -94,7 +98,9 @@ def test_tools_have_their_size_and_calls(store: Store) -> None:
         ("Write", None, 2, 75.0, pytest.approx(0.06), 0),
         ("Read", None, 2, 50.0, pytest.approx(0.04), 1),
     ]
-    servers = context.tools(query, "session-1", context.SERVER).select("name", "tools", "tokens", "calls")
+    servers = prompt_context.tools(query, "session-1", prompt_context.SERVER).select(
+        "name", "tools", "tokens", "calls"
+    )
     assert servers.rows() == [("(none)", 2, 250, 1), ("db", 1, 250, 0)]
 
 
@@ -103,7 +109,7 @@ def test_a_call_counts_once_however_often_it_is_in_the_history(store: Store) -> 
     query = commit(
         store, *(request(n, prompt) for n, prompt in enumerate(([*HEAD, CALL], longer, longer[:-1]), 1))
     )
-    assert context.tools(query, "session-1")["calls"].to_list() == [0, 0, 1]
+    assert prompt_context.tools(query, "session-1")["calls"].to_list() == [0, 0, 1]
 
 
 def test_equal_calls_of_one_prompt_are_several_and_a_call_that_moves_and_changes_is_one(store: Store) -> None:
@@ -112,14 +118,14 @@ def test_equal_calls_of_one_prompt_are_several_and_a_call_that_moves_and_changes
     after = [*HEAD, segment("text", "note", 1), unsigned, *at(3, RESULT)]
     asked = ([*HEAD, CALL, RESULT], after, [*after, *at(4, CALL), *at(5, RESULT)])
     query = commit(store, *(request(n, prompt) for n, prompt in enumerate(asked, 1)))
-    assert context.tools(query, "session-1")["calls"].to_list() == [0, 0, 2]
+    assert prompt_context.tools(query, "session-1")["calls"].to_list() == [0, 0, 2]
 
 
 def test_calls_of_a_request_that_is_repeated_because_it_failed_count_once(store: Store) -> None:
     longer = [*HEAD, CALL, RESULT]
     failed = request(2, longer, events=[b'data: {"error": {"message": "overloaded"}}\n\n'])
     query = commit(store, request(1, HEAD), failed, request(3, longer))
-    assert context.tools(query, "session-1")["calls"].to_list() == [0, 0, 1]
+    assert prompt_context.tools(query, "session-1")["calls"].to_list() == [0, 0, 1]
 
 
 def test_carrying_tools_costs_what_the_input_costs(store: Store) -> None:
@@ -129,16 +135,20 @@ def test_carrying_tools_costs_what_the_input_costs(store: Store) -> None:
         "8 AS output, 4 AS cache_write_5m, 4 AS cache_write_1h, 4 AS input_audio, 4 AS input_image, 4 AS cached_audio, 8 AS reasoning, "
         "8 AS output_audio, 8 AS output_image, 0 AS web_search"
     )
-    assert context.tools(query, "session-1")["cost"].to_list() == ["0.0010 USD", "0.0006 USD", "0.0004 USD"]
+    assert prompt_context.tools(query, "session-1")["cost"].to_list() == [
+        "0.0010 USD",
+        "0.0006 USD",
+        "0.0004 USD",
+    ]
 
 
 def test_summary_names_used_tools_and_the_share_of_the_others(store: Store) -> None:
     query = session(store)
-    found = context.carried(query, "session-1")
+    found = prompt_context.carried(query, "session-1")
     assert found is not None
     assert found == {"tools": 3, "used": 1, "unused_share": pytest.approx(0.16)}
-    assert context.carried_text(found) == "1 of 3 tools used; the others are 16 % of each request"
-    of_all = context.carried(query, ALL)
+    assert prompt_context.carried_text(found) == "1 of 3 tools used; the others are 16 % of each request"
+    of_all = prompt_context.carried(query, ALL)
     assert of_all is not None
     assert of_all["unused_share"] == pytest.approx((400 + 800) / 9500)
-    assert context.carried(query, "nobody") is None
+    assert prompt_context.carried(query, "nobody") is None

@@ -1,4 +1,4 @@
-"""Parts of a prompt, in Python and as SQL over the table `prompt_segments`."""
+"""Sizes of prompts: bytes and weights of their parts, also as SQL over the table `prompt_segments`, and classes by input tokens."""
 
 from __future__ import annotations
 
@@ -29,3 +29,9 @@ PARTS_OF_PROMPT = ", ".join(
     for part, kinds in _PARTS.items()
 )
 """SQL of a struct for each part. Kinds of one part have the same weight."""
+_BELOW = {256: "< 256", 1_024: "256 – 1 k", 4_096: "1 k – 4 k", 16_384: "4 k – 16 k", 65_536: "16 k – 64 k"}
+PROMPT_SIZES = (*_BELOW.values(), "≥ 64 k", "unknown")
+"""Classes of prompts by their input tokens, in order."""
+_CASES = " ".join(f"WHEN input_tokens < {tokens} THEN '{name}'" for tokens, name in _BELOW.items())
+PROMPT_SIZE = f"CASE WHEN input_tokens IS NULL THEN 'unknown' {_CASES} ELSE '≥ 64 k' END"
+"""SQL of the class of a prompt, over `streams`."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter, itemgetter
+from itertools import compress, count
+from operator import attrgetter, itemgetter, ne
 from typing import Any, NamedTuple
 
 from streamgauge.analytics.reports.prefixes import Placed
@@ -41,6 +42,10 @@ class Prompt:
 
     stream_id: str
     segments: list[Segment]
+    encoded: bytes = b""
+    """The segments as the tap recorded them. Empty if others were added."""
+    encoded_ends: list[int] = field(default_factory=list)
+    """Where each of them ends."""
     marks: list[str | None] = field(default_factory=list)
     """Of the segments."""
     started_ns: int = 0
@@ -91,24 +96,18 @@ class Prompt:
 
 def equal_first(one: Sequence[Any], other: Sequence[Any], start: int = 0) -> int:
     """The number of equal first elements. The first `start` ones are known to be equal."""
-    end = min(len(one), len(other))
-    if one[start:end] == other[start:end]:
-        return end
-    while end - start > 1:  # comparing slices runs in C
-        middle = (start + end) // 2
-        if one[start:middle] == other[start:middle]:
-            start = middle
-        else:
-            end = middle
-    return start
+    return next(_differing(one, other, start), min(len(one), len(other)))
 
 
-def same_first(one: Sequence[Segment], other: Sequence[Segment]) -> int:
+def same_first(one: Sequence[Segment], other: Sequence[Segment], start: int = 0) -> int:
     """As `equal_first`, without regard to marks: the segments that a cache could read again."""
-    end, count = min(len(one), len(other)), equal_first(one, other)
-    while count < end and same(one[count], other[count]):
-        count = equal_first(one, other, count + 1)
-    return count
+    differing = _differing(one, other, start)
+    return next((at for at in differing if not same(one[at], other[at])), min(len(one), len(other)))
+
+
+def _differing(one: Sequence[Any], other: Sequence[Any], start: int) -> Iterator[int]:
+    """Places of elements that differ. The loop runs in C."""
+    return compress(count(start), map(ne, one[start:], other[start:]))
 
 
 def same(one: Segment, other: Segment) -> bool:

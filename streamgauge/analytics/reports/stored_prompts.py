@@ -26,12 +26,11 @@ known_name = lru_cache(10_000)(identifiers.name)
 
 def encoded(segments: Sequence[Segment]) -> str:
     """The column `segments`."""
-    return msgspec.json.encode([*map(_with_known_names, segments)]).decode()
+    known = [one if _are_known(one.name, one.role, one.mark) else _with_known_names(one) for one in segments]
+    return msgspec.json.encode(known).decode()
 
 
 def _with_known_names(one: Segment) -> Segment:
-    if _are_known(one.name, one.role, one.mark):
-        return one
     return msgspec.structs.replace(
         one, name=known_name(one.name), role=known_name(one.role), mark=known_name(one.mark)
     )
