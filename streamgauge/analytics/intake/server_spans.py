@@ -39,7 +39,7 @@ MAX_PENDING = 20_000
 MAX_STEPS = 32
 """Spans from one of a server up to that of the stream."""
 BATCH = 2_000
-ROUND_S = 0.5
+ROUND_S = 1.0
 LOOK_BACK_S = 600.0
 SILENT_AFTER_S = 300.0
 _IS_OF_SERVER = (
