@@ -35,6 +35,8 @@ from streamgauge.analytics.schema.dimensions import LABEL
 
 AMOUNTS = ("prompts", "reasoning", "cost")
 """Families that have no effects on others, because durations are compared among prompts of the same length."""
+BUCKETS_BEFORE, BUCKETS_AFTER = 2, 5
+"""Buckets before and after the first bucket of a change in which its onset is looked for."""
 SAME_TIME_BUCKETS = 2.0
 """Begins of one incident differ by at most so many buckets of the range."""
 
@@ -104,7 +106,7 @@ Indexes = npt.NDArray[np.int64]
 
 LOG_LIKELIHOOD_DROP = 2.0
 USUAL = 0.005
-"""Least share of affected streams before an onset."""
+"""Least share of affected streams before an onset, if such streams are usual."""
 REFINEMENTS = 3
 RAMP_POINTS = 60
 LEAST_RAMP_POINTS = 20
@@ -129,11 +131,22 @@ class Ramp(Onset):
     """From before the onset to the end of the drift."""
 
 
-def _log_ratios(n: Array, x: Array, expected: float, value: float, variance: float | None) -> Array:
+def usual_share(found: Found) -> float:
+    """Least share of affected streams before an onset: `USUAL`, or less if the place had no affected stream."""
+    earlier = slice(0, max(found.begin - BUCKETS_BEFORE, 0))
+    n, x = (
+        with_totals(found.table.whole(f"{c}_{found.metric.name}"))[found.place][earlier].sum() for c in "nx"
+    )
+    return USUAL if x else min(USUAL, 1 / max(float(n), 1))
+
+
+def _log_ratios(
+    n: Array, x: Array, expected: float, value: float, variance: float | None, usual: float
+) -> Array:
     if variance is None:
         p1 = min(value, 1 - 1e-4)
         # One usual failure shortly before the onset must not move it, however rare it is.
-        p0 = max(expected, min(USUAL, p1 / 10))
+        p0 = max(expected, min(usual, p1 / 10))
         found: Array = x * np.log(p1 / p0) + (n - x) * np.log((1 - p1) / (1 - p0))
         return found
     d = value - expected
@@ -141,12 +154,15 @@ def _log_ratios(n: Array, x: Array, expected: float, value: float, variance: flo
     return mean
 
 
-def step(n: Array, x: Array, expected: float, value: float, variance: float | None) -> Onset:
-    """The onset of a step that lasts until the end of the series. `variance` of single streams if `x` are sums, else None."""
+def step(
+    n: Array, x: Array, expected: float, value: float, variance: float | None, usual: float = USUAL
+) -> Onset:
+    """The onset of a step that lasts until the end of the series. `variance` of single streams if `x` are sums, else None. `usual`: the
+    least share of affected streams before the onset."""
     k = 0
     sums: Array = np.zeros(len(n))
     for _ in range(REFINEMENTS):
-        ratios = _log_ratios(n, x, expected, value, variance)
+        ratios = _log_ratios(n, x, expected, value, variance, usual)
         sums = np.cumsum(ratios[::-1])[::-1]
         # The first affected stream, not the time without streams before it.
         k = len(sums) - 1 - int(sums[::-1].argmax())

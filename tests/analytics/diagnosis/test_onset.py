@@ -30,6 +30,13 @@ def test_step_of_few_streams_begins_with_the_first_affected_one() -> None:
     assert (found.point, found.earliest) == (140, 101)
 
 
+@pytest.mark.parametrize(("usual", "point"), [(incidents.USUAL, 150), (1 / 3000, 100)])
+def test_early_failure_is_the_onset_if_there_was_none_before(usual: float, point: int) -> None:
+    n, x = np.ones(POINTS), np.zeros(POINTS)
+    x[[100, 150, 160, 180, 190, 210]] = 1
+    assert incidents.step(n, x, 1e-5, 0.06, None, usual).point == point
+
+
 def test_interval_of_an_onset_is_wider_with_fewer_streams() -> None:
     rates = np.where(np.arange(POINTS) >= 100, 0.4, 0.02)
     many, few = (
