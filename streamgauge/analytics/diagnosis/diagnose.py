@@ -241,7 +241,8 @@ def _with_onset(
     sign = found.metric.direction
     candidate, (n, x, _) = wide
     spread = variance if is_mean else max(found.value * (1 - found.value), 1e-3)
-    drift = incidents.ramp(n, sign * x, spread, is_log=found.metric.is_log)
+    point_s = (candidate.end - candidate.begin).total_seconds() / POINTS
+    drift = incidents.ramp(n, sign * x, spread, is_log=found.metric.is_log, point_s=point_s)
     if drift is not None:
         at = [_instant(candidate, p) for p in (drift.point, drift.earliest, drift.latest)]
         return replace(
@@ -257,9 +258,7 @@ def _with_onset(
         )
         expected = min(expected, float(x[:change].sum() / max(n[:change].sum(), 1)))
         value = max(float(x[change:].sum() / max(n[change:].sum(), 1)), expected + 1e-3)
-    step = incidents.step(
-        n, x, expected, value, variance if is_mean else None, incidents.usual_share(found)
-    )
+    step = incidents.step(n, x, expected, value, variance if is_mean else None, incidents.usual_share(found))
     if not n[: step.point].any() and candidate.begin <= chosen.before().since:
         return replace(cause, onset=None)
     earliest, latest = (_instant(candidate, p) for p in (step.earliest, step.latest + 1))

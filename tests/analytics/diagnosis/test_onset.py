@@ -58,7 +58,7 @@ def test_drift_is_a_ramp_with_its_begin() -> None:
     n = np.full(POINTS, 10.0)
     factor = 1 + np.clip((np.arange(POINTS) - 100) / 140, 0, 1)
     x = n * np.log(factor) + rng.normal(0, 0.2 * np.sqrt(n), POINTS)
-    found = incidents.ramp(n, x, 0.04, is_log=True)
+    found = incidents.ramp(n, x, 0.04, is_log=True, point_s=10.0)
     assert found is not None
     assert abs(found.point - 100) <= 8
     assert found.earliest <= 100 <= found.latest
@@ -71,11 +71,11 @@ def test_noise_and_a_step_are_no_drift(rise: float) -> None:
         rng = np.random.default_rng(seed)
         n = np.full(POINTS, 10.0)
         x = n * rise * (np.arange(POINTS) >= 120) + rng.normal(0, 0.2 * np.sqrt(n), POINTS)
-        assert incidents.ramp(n, x, 0.04, is_log=True) is None
+        assert incidents.ramp(n, x, 0.04, is_log=True, point_s=10.0) is None
 
 
 def test_empty_series_has_no_drift() -> None:
-    assert incidents.ramp(np.zeros(POINTS), np.zeros(POINTS), 0.1, is_log=True) is None
+    assert incidents.ramp(np.zeros(POINTS), np.zeros(POINTS), 0.1, is_log=True, point_s=10.0) is None
 
 
 def test_drift_in_data_that_began_inside_the_series_begins_at_its_point() -> None:
@@ -83,6 +83,6 @@ def test_drift_in_data_that_began_inside_the_series_begins_at_its_point() -> Non
     points = np.arange(POINTS)
     n = np.where(points >= 60, 10.0, 0.0)
     x = n * np.log(1 + np.clip((points - 120) / 120, 0, 1)) + rng.normal(0, 0.2 * np.sqrt(n))
-    found = incidents.ramp(n, x, 0.04, is_log=True)
+    found = incidents.ramp(n, x, 0.04, is_log=True, point_s=10.0)
     assert found is not None
     assert abs(found.point - 120) <= 8
