@@ -256,6 +256,7 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
         f"WHEN '{part}' THEN {d.most}" for part, d in alone.values() if not d.is_open | d.is_ordered
     )
     sets = ", ".join(f"(bucket, {name})" for name in alone)
+    # All streams have levels. With inner joins, DuckDB builds its hash table of the streams, not of the levels.
     prefixes = {
         name: f"{part}={name.removeprefix('label_')}=" if part == LABEL else f"{part}="
         for name, (part, _) in alone.items()
@@ -297,7 +298,7 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
         levels_of_clients AS (SELECT client, {levels_of_client} FROM chosen GROUP BY client),
         adjusted AS NOT MATERIALIZED (
             SELECT * EXCLUDE ({", ".join(alone)}), {dimensions}, {_columns(differences)}
-            FROM chosen JOIN levels USING (level_of) JOIN levels_of_clients USING (client)),
+            FROM chosen LEFT JOIN levels USING (level_of) LEFT JOIN levels_of_clients USING (client)),
         values_alone AS ({_aggregated(of_alone, of_values, "adjusted", f"GROUPING SETS ({sets})", is_affected)}),
         pairs AS (
             SELECT bucket, CASE {pair_whens} END || '{PAIR}' || model AS pair,
