@@ -288,7 +288,8 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
         WITH chosen AS MATERIALIZED (
             SELECT {bucket(chosen)} AS bucket, {", ".join(CUBE)}, tap, {_columns(values)}, outcome, started_at, ttft_ns, itl_ns,
             input_tokens, if(is_error OR {blame.CLIENT_NS} > {SLOW_CLIENT_S}e9, 6, 1) AS weight,
-            {STRATUM} AS stratum, hash(model, gateway, stratum) AS level_of, {AGE} AS age, {objective_name(objectives)} AS objective, {_values(compared)}
+            {STRATUM} AS stratum, hash(model, gateway, stratum) AS level_of, {AGE} AS age,
+            {objective_name(objectives)} AS objective, {_values(compared)}
             FROM (SELECT *, {_columns(_SHARED)} FROM ({source(chosen, labelled=bool(labels))}))),
         weights AS (SELECT {", ".join(CUBE)}, sum(weight) AS weight FROM chosen GROUP BY ALL),
         {_tops(CUBE, "weight", "weights")},

@@ -65,6 +65,20 @@ def test_drift_is_a_ramp_with_its_begin() -> None:
     assert found.rise == pytest.approx(1.0, abs=0.15)
 
 
+def test_interval_of_a_drift_has_its_begin_although_load_wanders() -> None:
+    rng, within = np.random.default_rng(11), 0
+    n = np.full(POINTS, 50.0)
+    for _ in range(20):
+        load = np.zeros(POINTS)
+        for i in range(1, POINTS):
+            load[i] = 0.98 * load[i - 1] + rng.normal(0, 0.01)
+        factor = 1 + 0.6 * np.clip((np.arange(POINTS) - 80) / 160, 0, 1)
+        x = n * (np.log(factor) + load) + rng.normal(0, 0.2 * np.sqrt(n), POINTS)
+        found = incidents.ramp(n, x, 0.04, is_log=True, point_s=15.0)
+        within += found is not None and found.earliest <= 80 <= found.latest
+    assert within >= 15
+
+
 @pytest.mark.parametrize("rise", [0.0, 0.7])
 def test_noise_and_a_step_are_no_drift(rise: float) -> None:
     for seed in range(5):
