@@ -209,6 +209,10 @@ def _stored() -> Iterator[tuple[Query, Write]]:
         store = stack.enter_context(contextlib.closing(Store(location)))
         reader = stack.enter_context(contextlib.closing(Reader(location, lock_down=False)))
 
+        # With more threads, a query of the bench has waited for ever, whatever interrupts it, as in
+        # https://github.com/duckdb/duckdb/issues/24961.
+        reader.connection.execute("SET threads = 1")
+
         def write(frame: pl.DataFrame) -> None:
             store.commit(Commit("", tables={"streams": with_all_columns(frame, STREAMS)}))
 
