@@ -7,6 +7,7 @@
   the time in which the metric rises by 5 %. Places, onset and sizes are drawn from the seed.
 - healthy: plain traffic, growing traffic, longer prompts, days and nights, a client that always reads slowly, one that sleeps, a new model,
   and new server instances.
+- hours: hours of healthy traffic, with a look a minute by the rule of alerts (`healthy_hours`).
 - time: how long it takes to name the incidents that the demo stages (`own_incidents`).
 
 The streams are written to a store as analytics does, and diagnosed by the dashboard's code. Each run has a period of its own. `--write`
@@ -30,7 +31,8 @@ import polars as pl
 
 from bench.analytics.page import Section
 from bench.analytics.page import table as page_table
-from bench.diagnosis import own_incidents
+from bench.diagnosis import healthy_hours, own_incidents
+from bench.diagnosis.healthy_hours import Watched
 from bench.diagnosis.incidents import (
     INCIDENTS,
     TOLERANCE_S,
@@ -62,7 +64,7 @@ TRAFFIC = ((2.0, 3600.0), (10.0, 1800.0), (50.0, 900.0))
 """(requests per s, length of the range in s)."""
 HEALTHY = "healthy"
 LATEST = datetime(2026, 6, 1, 12, tzinfo=UTC)
-PARTS = ("incidents", HEALTHY, "time")
+PARTS = ("incidents", HEALTHY, "hours", "time")
 RESULTS = Path(__file__).with_name("results.json")
 
 Query = Callable[[str], pl.DataFrame]
@@ -188,6 +190,12 @@ def healthy_lines(runs: Sequence[Run]) -> list[str]:
     ]
 
 
+def hours_lines(watched: Sequence[Watched]) -> list[str]:
+    hours, diagnoses = sum(w.hours for w in watched), sum(w.diagnoses for w in watched)
+    alerts = sum(len(w.alerts) for w in watched)
+    return [f"{hours} healthy hours with a look a minute ({diagnoses:,} diagnoses) have {alerts} alerts."]
+
+
 def time_lines(namings: Sequence[Naming]) -> list[str]:
     within = f"named within {own_incidents.LIMIT_S:.0f} s"
     head = ("incident of the demo", "runs", within, "median", "longest", "largest error of the onset")
@@ -201,11 +209,16 @@ def _stored() -> Iterator[tuple[Query, Write]]:
         store = stack.enter_context(contextlib.closing(Store(location)))
         reader = stack.enter_context(contextlib.closing(Reader(location, lock_down=False)))
 
+        # With more threads, a query of the bench has waited for ever, whatever interrupts it, as in
+        # https://github.com/duckdb/duckdb/issues/24961.
+        reader.connection.execute("SET threads = 1")
+
         def write(frame: pl.DataFrame) -> None:
             store.commit(Commit("", tables={"streams": with_all_columns(frame, STREAMS)}))
 
         prices = with_all_columns(pl.DataFrame(PRICES), tables.PRICES)
-        store.commit(Commit("", tables={"prices": prices}))
+        labels = with_all_columns(pl.DataFrame({"name": [TEAM]}), tables.LABELS)
+        store.commit(Commit("", tables={"prices": prices, "labels": labels}))
         yield lambda sql: reader.query(sql, 20_000, 60.0), write
 
 
@@ -218,6 +231,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=4, help="seeds of each kind of incident")
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--healthy", type=int, default=100, help="healthy runs")
+    parser.add_argument("--hours", type=int, default=25, help="healthy hours of each seed")
     parser.add_argument("--rates", type=int, default=0, help="only this number of TRAFFIC, from 1 on")
     parser.add_argument("--only", default="", help="only incidents whose name contains this")
     parser.add_argument(
@@ -236,9 +250,15 @@ def main() -> int:
         for part in options.parts or PARTS:
             if part == "time":
                 kinds = [k for k in own_incidents.KINDS if options.only in k]
-                found: list[Run] | list[Naming] = [
+                found: list[Run] | list[Naming] | list[Watched] = [
                     own_incidents.name_one(query, write, kind, seed, next(periods)) for seed in seeds for kind in kinds
                 ]  # fmt: skip
+            elif part == "hours":
+                until = LATEST - timedelta(days=30)
+                found = [
+                    healthy_hours.watch(query, write, seed, options.hours, until - timedelta(days=7 * number))
+                    for number, seed in enumerate(seeds)
+                ]
             else:
                 found = [run(query, write, *one, next(periods)) for one in planned[part]]
             print("", *lines(part, [asdict(one) for one in found]), sep="\n", flush=True)
@@ -248,7 +268,9 @@ def main() -> int:
 
 
 def lines(part: str, rows: Sequence[dict[str, object]]) -> list[str]:
-    """The lines of a part of the page. `rows`: fields of `Run` or `Naming`."""
+    """The lines of a part of the page. `rows`: fields of `Run`, `Naming` or `Watched`."""
+    if part == "hours":
+        return hours_lines([Watched(**row) for row in rows])  # type: ignore[arg-type]
     if part == "time":
         return time_lines([Naming(**row) for row in rows])  # type: ignore[arg-type]
     found = [Run(**row) for row in rows]  # type: ignore[arg-type]
@@ -262,14 +284,26 @@ def _keep(part: str, rows: list[dict[str, object]]) -> None:
     kept = map(json.loads, known.get(part, {}).get("runs", []))
     rows = [row for row in kept if (row["seed"], row.get("rate")) not in new] + rows
     rows.sort(key=lambda row: row["seed"])  # type: ignore[arg-type,return-value]
-    numbers = [int(str(row["seed"])) for row in rows]
-    first, count = min(numbers), len(set(numbers))
-    arguments = f"--seeds {count} --first-seed {first}"
-    if part == HEALTHY:
-        arguments = f"--healthy {count} --first-seed {first // 1000}"
-    rates = {row.get("rate") for row in rows}
-    used = [number for number, (rate, _) in enumerate(TRAFFIC, 1) if rate in rates]
-    arguments += f" --rates {used[0]}" if len(used) == 1 else ""
     section = Section("diagnosis", RESULTS)
-    section.keep(part, lines(part, rows), arguments, runs=[json.dumps(row) for row in rows])
+    section.keep(part, lines(part, rows), _arguments(part, rows), runs=[json.dumps(row) for row in rows])
     section.write(PARTS)
+
+
+def _arguments(part: str, rows: Sequence[dict[str, object]]) -> str:
+    """The arguments of the command, or of each command, that make these runs."""
+    seeds = dict[object, set[int]]()
+    for row in rows:
+        seeds.setdefault(row.get("rate"), set()).add(int(str(row["seed"])))
+    numbers = sorted(set.union(*seeds.values()))
+    if part == HEALTHY:
+        return f"--healthy {len(numbers)} --first-seed {numbers[0] // 1000}"
+    if part == "hours":
+        return f"--hours {rows[0]['hours']} --seeds {len(numbers)} --first-seed {numbers[0]}"
+    if all(of_rate == set(numbers) for of_rate in seeds.values()):
+        rates = [number for number, (rate, _) in enumerate(TRAFFIC, 1) if rate in seeds]
+        only = f" --rates {rates[0]}" if len(rates) == 1 else ""
+        return f"--seeds {len(numbers)} --first-seed {numbers[0]}{only}"
+    return " and ".join(
+        f"--seeds {len(seeds[rate])} --first-seed {min(seeds[rate])} --rates {number}"
+        for number, (rate, _) in enumerate(TRAFFIC, 1) if rate in seeds
+    )  # fmt: skip

@@ -61,6 +61,8 @@ MAX_POINTS = 18_000
 """Rows of `series`. All points without codes fit, and usual numbers of codes."""
 CODED, CODES = ("http_error", "inband_error"), 100
 """Metrics whose failures have different codes, and into how many groups those are divided at most."""
+MANY_AFFECTED = ("x_other_model", "x_violation")
+"""Sums that may count all streams of a place: an alias is always answered by another model, and a gateway may always break a rule."""
 LEAST_BEFORE = 20
 """Minimum number of streams before an onset for their median to be shown."""
 
@@ -190,8 +192,9 @@ def _columns(expressions: Mapping[str, str]) -> str:
 def _aggregated(
     keys: Mapping[str, str], sums: Mapping[str, str], of: str, group: str, is_affected: str
 ) -> str:
-    """SQL of sums by keys. Those that count affected streams are aggregated apart: most streams are not affected by anything."""
-    few = {name: sql for name, sql in sums.items() if "count_if(" in sql}
+    """SQL of sums by keys. Those that count affected streams are aggregated apart: most streams are not affected by anything
+    (`MANY_AFFECTED` is an exception)."""
+    few = {name: sql for name, sql in sums.items() if "count_if(" in sql and name not in MANY_AFFECTED}
     many = {name: sql for name, sql in sums.items() if name not in few}
     same = " AND ".join(f"many.{key} IS NOT DISTINCT FROM few.{key}" for key in keys)
     return f"""
@@ -253,6 +256,7 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
         f"WHEN '{part}' THEN {d.most}" for part, d in alone.values() if not d.is_open | d.is_ordered
     )
     sets = ", ".join(f"(bucket, {name})" for name in alone)
+    # All streams have levels. With inner joins, DuckDB builds its hash table of the streams, not of the levels.
     prefixes = {
         name: f"{part}={name.removeprefix('label_')}=" if part == LABEL else f"{part}="
         for name, (part, _) in alone.items()
@@ -267,7 +271,14 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
     cube = {"bucket": "bucket", **{d: _named(d).removesuffix(f" AS {d}") for d in CUBE}}
     of_alone = {"bucket": "bucket", "alone": f"CASE {whens} END"}
     is_affected = " OR ".join(
-        ["failure >= 0", *(f"m_{m.name}" for m in compared if m.kind == "share" and m.name not in FAILURES)]
+        [
+            "failure >= 0",
+            *(
+                f"m_{m.name}"
+                for m in compared
+                if m.kind == "share" and m.name not in FAILURES and f"x_{m.name}" not in MANY_AFFECTED
+            ),
+        ]
     )
     paired = [name for name, (part, _) in alone.items() if part in PAIRED]
     paired_values = ", ".join(_named(name) if alone[name][1].is_open else name for name in paired)
@@ -277,17 +288,18 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
         WITH chosen AS MATERIALIZED (
             SELECT {bucket(chosen)} AS bucket, {", ".join(CUBE)}, tap, {_columns(values)}, outcome, started_at, ttft_ns, itl_ns,
             input_tokens, if(is_error OR {blame.CLIENT_NS} > {SLOW_CLIENT_S}e9, 6, 1) AS weight,
-            {STRATUM} AS stratum, {AGE} AS age, {objective_name(objectives)} AS objective, {_values(compared)}
+            {STRATUM} AS stratum, hash(model, gateway, stratum) AS level_of, {AGE} AS age,
+            {objective_name(objectives)} AS objective, {_values(compared)}
             FROM (SELECT *, {_columns(_SHARED)} FROM ({source(chosen, labelled=bool(labels))}))),
         weights AS (SELECT {", ".join(CUBE)}, sum(weight) AS weight FROM chosen GROUP BY ALL),
         {_tops(CUBE, "weight", "weights")},
         {tops},
         levels AS (
-            SELECT model, gateway, stratum, {levels} FROM chosen GROUP BY model, gateway, stratum),
+            SELECT level_of, {levels} FROM chosen GROUP BY level_of, model, gateway),
         levels_of_clients AS (SELECT client, {levels_of_client} FROM chosen GROUP BY client),
         adjusted AS NOT MATERIALIZED (
             SELECT * EXCLUDE ({", ".join(alone)}), {dimensions}, {_columns(differences)}
-            FROM chosen JOIN levels USING (model, gateway, stratum) JOIN levels_of_clients USING (client)),
+            FROM chosen LEFT JOIN levels USING (level_of) LEFT JOIN levels_of_clients USING (client)),
         values_alone AS ({_aggregated(of_alone, of_values, "adjusted", f"GROUPING SETS ({sets})", is_affected)}),
         pairs AS (
             SELECT bucket, CASE {pair_whens} END || '{PAIR}' || model AS pair,

@@ -50,8 +50,6 @@ from streamgauge.analytics.schema.strict_clients import CLIENTS, clients_of
 
 POINTS = 360
 """Points of a series around an onset."""
-BUCKETS_BEFORE, BUCKETS_AFTER = 2, 5
-"""Buckets before and after the first bucket of a change in which its onset is looked for."""
 LONGER_TTFT = 1.1
 """Least ratio of TTFT that is an effect of a lost cache."""
 LEAST_CUT, MOST_CUT = 5, 0.5
@@ -151,8 +149,8 @@ def _causes(
 
 
 def _candidate(chosen: Selection, found: Found, begins: Sequence[datetime], *, is_wide: bool) -> Candidate:
-    begin = begins[max(found.begin - BUCKETS_BEFORE, 0)]
-    end = begins[min(found.begin + BUCKETS_AFTER, found.end)]
+    begin = begins[max(found.begin - incidents.BUCKETS_BEFORE, 0)]
+    end = begins[min(found.begin + incidents.BUCKETS_AFTER, found.end)]
     if is_wide:
         begin, end = (
             min(chosen.since - chosen.length / 2, begin),
@@ -243,7 +241,8 @@ def _with_onset(
     sign = found.metric.direction
     candidate, (n, x, _) = wide
     spread = variance if is_mean else max(found.value * (1 - found.value), 1e-3)
-    drift = incidents.ramp(n, sign * x, spread, is_log=found.metric.is_log)
+    point_s = (candidate.end - candidate.begin).total_seconds() / POINTS
+    drift = incidents.ramp(n, sign * x, spread, is_log=found.metric.is_log, point_s=point_s)
     if drift is not None:
         at = [_instant(candidate, p) for p in (drift.point, drift.earliest, drift.latest)]
         return replace(
@@ -259,7 +258,7 @@ def _with_onset(
         )
         expected = min(expected, float(x[:change].sum() / max(n[:change].sum(), 1)))
         value = max(float(x[change:].sum() / max(n[change:].sum(), 1)), expected + 1e-3)
-    step = incidents.step(n, x, expected, value, variance if is_mean else None)
+    step = incidents.step(n, x, expected, value, variance if is_mean else None, incidents.usual_share(found))
     if not n[: step.point].any() and candidate.begin <= chosen.before().since:
         return replace(cause, onset=None)
     earliest, latest = (_instant(candidate, p) for p in (step.earliest, step.latest + 1))

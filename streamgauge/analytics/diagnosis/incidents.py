@@ -35,6 +35,8 @@ from streamgauge.analytics.schema.dimensions import LABEL
 
 AMOUNTS = ("prompts", "reasoning", "cost")
 """Families that have no effects on others, because durations are compared among prompts of the same length."""
+BUCKETS_BEFORE, BUCKETS_AFTER = 2, 5
+"""Buckets before and after the first bucket of a change in which its onset is looked for."""
 SAME_TIME_BUCKETS = 2.0
 """Begins of one incident differ by at most so many buckets of the range."""
 
@@ -104,12 +106,14 @@ Indexes = npt.NDArray[np.int64]
 
 LOG_LIKELIHOOD_DROP = 2.0
 USUAL = 0.005
-"""Least share of affected streams before an onset."""
+"""Least share of affected streams before an onset, if such streams are usual."""
 REFINEMENTS = 3
 RAMP_POINTS = 60
 LEAST_RAMP_POINTS = 20
 LEAST_RAMP = 0.12
 """Share of the series that a drift takes at least. A shorter one is a step."""
+LOAD, LOAD_S = 0.04, 600.0
+"""Usual relative deviation of a duration's level by load, and the time in which it changes."""
 RAMP_GAIN = 8.0
 """By how much a ramp must fit better than a step, in units of the noise."""
 
@@ -129,11 +133,22 @@ class Ramp(Onset):
     """From before the onset to the end of the drift."""
 
 
-def _log_ratios(n: Array, x: Array, expected: float, value: float, variance: float | None) -> Array:
+def usual_share(found: Found) -> float:
+    """Least share of affected streams before an onset: `USUAL`, or less if the place had no affected stream."""
+    earlier = slice(0, max(found.begin - BUCKETS_BEFORE, 0))
+    n, x = (
+        with_totals(found.table.whole(f"{c}_{found.metric.name}"))[found.place][earlier].sum() for c in "nx"
+    )
+    return USUAL if x else min(USUAL, 1 / max(float(n), 1))
+
+
+def _log_ratios(
+    n: Array, x: Array, expected: float, value: float, variance: float | None, usual: float
+) -> Array:
     if variance is None:
         p1 = min(value, 1 - 1e-4)
         # One usual failure shortly before the onset must not move it, however rare it is.
-        p0 = max(expected, min(USUAL, p1 / 10))
+        p0 = max(expected, min(usual, p1 / 10))
         found: Array = x * np.log(p1 / p0) + (n - x) * np.log((1 - p1) / (1 - p0))
         return found
     d = value - expected
@@ -141,12 +156,15 @@ def _log_ratios(n: Array, x: Array, expected: float, value: float, variance: flo
     return mean
 
 
-def step(n: Array, x: Array, expected: float, value: float, variance: float | None) -> Onset:
-    """The onset of a step that lasts until the end of the series. `variance` of single streams if `x` are sums, else None."""
+def step(
+    n: Array, x: Array, expected: float, value: float, variance: float | None, usual: float = USUAL
+) -> Onset:
+    """The onset of a step that lasts until the end of the series. `variance` of single streams if `x` are sums, else None. `usual`: the
+    least share of affected streams before the onset."""
     k = 0
     sums: Array = np.zeros(len(n))
     for _ in range(REFINEMENTS):
-        ratios = _log_ratios(n, x, expected, value, variance)
+        ratios = _log_ratios(n, x, expected, value, variance, usual)
         sums = np.cumsum(ratios[::-1])[::-1]
         # The first affected stream, not the time without streams before it.
         k = len(sums) - 1 - int(sums[::-1].argmax())
@@ -159,7 +177,7 @@ def step(n: Array, x: Array, expected: float, value: float, variance: float | No
     return Onset(k, int(near.min()), int(near.max()))
 
 
-def ramp(n: Array, x: Array, variance: float, *, is_log: bool) -> Ramp | None:
+def ramp(n: Array, x: Array, variance: float, *, is_log: bool, point_s: float) -> Ramp | None:
     """A drift in the series, None if a step fits about as well. `variance` is that of single streams.
 
     `is_log`: `x` are sums of logarithms. Then the factor rises linearly, and so is `Ramp.rise` a difference of factors.
@@ -176,9 +194,9 @@ def ramp(n: Array, x: Array, variance: float, *, is_log: bool) -> Ramp | None:
     begins, lengths = (a.ravel() for a in np.meshgrid(np.arange(1, count - 2), np.arange(count), indexing="ij"))  # fmt: skip
     inside = begins + lengths < count + 1
     begins, lengths = begins[inside], lengths[inside]
-    misfit, rise = _fit(wide_n, wide_x, begins, lengths, variance, is_log=is_log)
-    if not np.isfinite(misfit).all():
+    if not wide_n.any():
         return None
+    misfit, rise = _fit(wide_n, wide_x, begins, lengths, variance, width * point_s, is_log=is_log)
     noise = max(1.0, float(misfit.min()) / max(int((wide_n > 0).sum()) - 4, 1))
     is_ramp = lengths >= LEAST_RAMP * count
     if misfit[lengths == 0].min() - misfit[is_ramp].min() < RAMP_GAIN * noise:
@@ -192,26 +210,34 @@ def ramp(n: Array, x: Array, variance: float, *, is_log: bool) -> Ramp | None:
         a.ravel()
         for a in np.meshgrid(begins[k] * width + offsets, (begins[k] + lengths[k]) * width + offsets)
     )
-    misfit, rise = _fit(n, x, first, np.maximum(last - first, 1), variance, is_log=is_log)
+    misfit, rise = _fit(n, x, first, np.maximum(last - first, 1), variance, point_s, is_log=is_log)
     k = misfit.argmin()
     point = first_point + int(first[k])
     return Ramp(point, min(first_point + earliest, point), max(first_point + latest, point), float(rise[k]))
 
 
-def _fit(n: Array, x: Array, begins: Indexes, lengths: Indexes, variance: float, *, is_log: bool) -> tuple[Array, Array]:  # fmt: skip
-    """Weighted squares of the misfit and the rise of each line: level until `begins`, rising for `lengths`, then level."""
-    weight, y = n / variance, x / np.maximum(n, 1)
+def _fit(
+    n: Array, x: Array, begins: Indexes, lengths: Indexes, variance: float, point_s: float, *, is_log: bool
+) -> tuple[Array, Array]:  # fmt: skip
+    """Squares of the misfit and the rise of each line: level until `begins`, rising for `lengths`, then level.
+
+    Generalized least squares: load changes the level of durations, so near points deviate together.
+    """
+    used = n > 0
+    n, x, middles = n[used], x[used], np.flatnonzero(used) + 0.5
+    y = np.exp(x / n) if is_log else x / n
+    covariance = np.diag(variance / n)
     if is_log:
-        y = np.exp(y)
-        weight = weight / np.maximum(y, 1e-3) ** 2
-    middles = np.arange(len(n)) + 0.5
+        covariance += LOAD**2 * np.exp(-np.abs(middles[:, None] - middles) * point_s / LOAD_S)
+        covariance *= np.outer(np.maximum(y, 1e-3), np.maximum(y, 1e-3))
+    weight = np.linalg.inv(covariance)
     f = np.clip((middles - begins[:, None]) / np.maximum(lengths, 1e-3)[:, None], 0, 1)
-    total = weight.sum()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        mean_f, mean_y = f @ weight / total, (weight @ y) / total
-        cov = f @ (weight * y) - total * mean_f * mean_y
-        var = np.maximum((f**2) @ weight - total * mean_f**2, 1e-12)
-        misfit = weight @ (y - mean_y) ** 2 - np.where(cov > 0, cov**2 / var, 0)
+    of_point, total = weight.sum(0), weight.sum()
+    mean_f, mean_y = f @ of_point / total, float(of_point @ y / total)
+    weighted, y = f @ weight, y - mean_y
+    cov = weighted @ y
+    var = np.maximum((weighted * f).sum(1) - total * mean_f**2, 1e-12)
+    misfit = float(y @ weight @ y) - np.where(cov > 0, cov**2 / var, 0)
     return misfit, cov / var
 
 

@@ -30,6 +30,13 @@ def test_step_of_few_streams_begins_with_the_first_affected_one() -> None:
     assert (found.point, found.earliest) == (140, 101)
 
 
+@pytest.mark.parametrize(("usual", "point"), [(incidents.USUAL, 150), (1 / 3000, 100)])
+def test_early_failure_is_the_onset_if_there_was_none_before(usual: float, point: int) -> None:
+    n, x = np.ones(POINTS), np.zeros(POINTS)
+    x[[100, 150, 160, 180, 190, 210]] = 1
+    assert incidents.step(n, x, 1e-5, 0.06, None, usual).point == point
+
+
 def test_interval_of_an_onset_is_wider_with_fewer_streams() -> None:
     rates = np.where(np.arange(POINTS) >= 100, 0.4, 0.02)
     many, few = (
@@ -51,11 +58,25 @@ def test_drift_is_a_ramp_with_its_begin() -> None:
     n = np.full(POINTS, 10.0)
     factor = 1 + np.clip((np.arange(POINTS) - 100) / 140, 0, 1)
     x = n * np.log(factor) + rng.normal(0, 0.2 * np.sqrt(n), POINTS)
-    found = incidents.ramp(n, x, 0.04, is_log=True)
+    found = incidents.ramp(n, x, 0.04, is_log=True, point_s=10.0)
     assert found is not None
     assert abs(found.point - 100) <= 8
     assert found.earliest <= 100 <= found.latest
     assert found.rise == pytest.approx(1.0, abs=0.15)
+
+
+def test_interval_of_a_drift_has_its_begin_although_load_wanders() -> None:
+    rng, within = np.random.default_rng(11), 0
+    n = np.full(POINTS, 50.0)
+    for _ in range(20):
+        load = np.zeros(POINTS)
+        for i in range(1, POINTS):
+            load[i] = 0.98 * load[i - 1] + rng.normal(0, 0.01)
+        factor = 1 + 0.6 * np.clip((np.arange(POINTS) - 80) / 160, 0, 1)
+        x = n * (np.log(factor) + load) + rng.normal(0, 0.2 * np.sqrt(n), POINTS)
+        found = incidents.ramp(n, x, 0.04, is_log=True, point_s=15.0)
+        within += found is not None and found.earliest <= 80 <= found.latest
+    assert within >= 15
 
 
 @pytest.mark.parametrize("rise", [0.0, 0.7])
@@ -64,11 +85,11 @@ def test_noise_and_a_step_are_no_drift(rise: float) -> None:
         rng = np.random.default_rng(seed)
         n = np.full(POINTS, 10.0)
         x = n * rise * (np.arange(POINTS) >= 120) + rng.normal(0, 0.2 * np.sqrt(n), POINTS)
-        assert incidents.ramp(n, x, 0.04, is_log=True) is None
+        assert incidents.ramp(n, x, 0.04, is_log=True, point_s=10.0) is None
 
 
 def test_empty_series_has_no_drift() -> None:
-    assert incidents.ramp(np.zeros(POINTS), np.zeros(POINTS), 0.1, is_log=True) is None
+    assert incidents.ramp(np.zeros(POINTS), np.zeros(POINTS), 0.1, is_log=True, point_s=10.0) is None
 
 
 def test_drift_in_data_that_began_inside_the_series_begins_at_its_point() -> None:
@@ -76,6 +97,6 @@ def test_drift_in_data_that_began_inside_the_series_begins_at_its_point() -> Non
     points = np.arange(POINTS)
     n = np.where(points >= 60, 10.0, 0.0)
     x = n * np.log(1 + np.clip((points - 120) / 120, 0, 1)) + rng.normal(0, 0.2 * np.sqrt(n))
-    found = incidents.ramp(n, x, 0.04, is_log=True)
+    found = incidents.ramp(n, x, 0.04, is_log=True, point_s=10.0)
     assert found is not None
     assert abs(found.point - 120) <= 8
