@@ -7,7 +7,8 @@ Rules
    stream with the request id that the Claude API reports.
 3. A span can come before its stream is stored. It is looked up after each of `DELAYS_S`, then it is counted as unmatched. At most
    `MAX_PENDING` wait; of more, the oldest are unmatched. After a restart, those of the last `LOOK_BACK_S` are looked up again.
-4. Tokens in spans are not added to those of streams.
+4. Of several spans of one stream, the first counts.
+5. Tokens in spans are not added to those of streams.
 """
 
 from __future__ import annotations
@@ -203,6 +204,8 @@ class ServerSpanJob(CommitHook):
 
     def _look_up(self, due: Sequence[tuple[int, ServerSpan]]) -> None:
         found, known = self._streams([span for _, span in due])
+        with self._lock:
+            known |= {row[0] for row in self._ready}
         rows: list[tuple[Any, ...]] = []
         for attempt, span in due:
             if (stream_id := found.get(span)) is None:
@@ -210,6 +213,7 @@ class ServerSpanJob(CommitHook):
                 continue
             self._count(matched=1)
             if stream_id not in known:
+                known.add(stream_id)
                 rows += [
                     (stream_id, None, SOURCE, name, value, "ns", f"{value / 1e9:g}")
                     for name, value in span.stats

@@ -112,6 +112,14 @@ def test_times_of_vllm_are_those_of_its_parent(receiver: Receiver) -> None:
     )
 
 
+def test_first_of_several_spans_of_a_stream_counts(receiver: Receiver) -> None:
+    receiver.receive(vllm(0xA, parent=1), vllm(0xB, parent=1))
+    receiver.until(matched=2)
+    receiver.receive(vllm(0xC, parent=1))
+    receiver.until(matched=3, pending=0)
+    assert ask(receiver.store, "SELECT count(*) FROM server_stats WHERE source = 'span'") == [(len(VLLM),)]
+
+
 def test_times_of_sglang_have_no_queue(receiver: Receiver) -> None:
     """Its root span has the time to the first token, and a prefill that begins when the scheduler has the request."""
     receiver.receive(
