@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 from collections.abc import Sequence
 
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamgauge.ingest.capture import tcp_connections as module
-from streamgauge.ingest.capture.tcp_reassembly import STATES
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request
 from tests.ingest.capture.packets import MS, RAW_IP, Sent, Talk, captured, capturing
 from tests.ingest.capture.test_exchanges import BODY, GET, PARTS, PLAIN, REQUEST
@@ -190,54 +188,6 @@ async def test_bytes_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch):
         assert {record.cause for one in records().values() for record in one if isinstance(record, Lost)} == {
             "capture_evicted", "packets_missing",
         }  # fmt: skip
-
-
-async def history_of(*talks: Talk) -> list[str]:
-    async with capturing() as (connections, _):
-        for talk in talks:
-            for packet in talk.packets:
-                connections.packet(packet.at_ns, RAW_IP, packet.data)
-        return [one.history for one in connections._all()]
-
-
-async def test_history_has_a_letter_for_each_kind_of_packet():
-    whole = Talk().open().client(GET).server(PLAIN).end(from_client=True).end(from_client=False)
-    assert await history_of(whole) == ["ShADadFf"]
-    cut = Talk(client_port=2).open().client(GET).server(SSE_HEAD).reset(from_client=False)
-    without_start = Talk(client_port=3).open().client(GET).server(PLAIN)
-    del without_start.packets[:3]
-    gap = Talk(client_port=4).open().client(GET).server(SSE_HEAD).server(chunk(PARTS[0])).wait(20).server(END)
-    del gap.packets[7]
-    assert await history_of(cut, without_start, gap) == ["ShADadr", "DadA", "ShADadg"]
-
-
-@pytest.mark.parametrize(
-    ("talk", "states"),
-    [
-        (Talk(), []),
-        (Talk().open(), ["established", "established"]),
-        (Talk().open().client(GET).server(PLAIN).end(from_client=True), ["closed", "established"]),
-        (Talk().open().client(GET).server(PLAIN).close(), ["closed", "closed"]),
-        (Talk().open().client(GET).reset(from_client=False), ["established", "reset"]),
-    ],
-)
-async def test_connection_prints_the_states_of_its_endpoints(talk: Talk, states: list[str]):
-    async with capturing() as (connections, _):
-        for packet in talk.packets:
-            connections.packet(packet.at_ns, RAW_IP, packet.data)
-        for connection in connections._all():
-            assert re.findall(r"<(\w+), ", repr(connection)) == states
-            assert connection.history in repr(connection)
-        assert len(connections._all()) == bool(states)
-
-
-async def test_first_packets_captured_make_a_partial_endpoint():
-    talk = Talk().open().client(GET).server(PLAIN)
-    async with capturing() as (connections, _):
-        for packet in talk.packets[3:]:
-            connections.packet(packet.at_ns, RAW_IP, packet.data)
-        [connection] = connections._all()
-        assert STATES[connection.client.state] == STATES[connection.server.state] == "partial"
 
 
 @pytest.mark.parametrize("ahead", [False, True])

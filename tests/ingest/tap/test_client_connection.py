@@ -1,7 +1,4 @@
-"""The states of a client connection. Each test is a playbook: an event in (`>>`), the state and the commands out (`<<`).
-
-A step whose result is not asserted fails. Together the playbooks reach each cell of the table.
-"""
+"""The states of a client connection. Each test is a playbook. Together they reach each cell of the table."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ import pytest
 from streamgauge.ingest.tap.connections.client_connection import ClientConnection
 from streamgauge.ingest.tap.exchanges import states
 from tests.ingest.tap.memory_tap import MemoryTap
+from tests.playbook import Playbook
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{"
@@ -30,41 +28,38 @@ class Watched(ClientConnection):
         super()._apply(event)
 
 
-class Playbook:
+class ConnectionPlaybook(Playbook[MemoryTap]):
     """One client connection, its upstream and the clock."""
 
     def __init__(self, **options: Any) -> None:
-        self.tap = MemoryTap(client=Watched, **options)
-        self._unasserted = False
+        super().__init__()
+        self.driven = MemoryTap(client=Watched, **options)
 
-    def __rshift__(self, event: Event) -> Playbook:
-        assert not self._unasserted, "the step before is not asserted"
-        self.tap.client.commands.clear()
-        event(self.tap)
-        self.tap.loop.run()
-        self.tap.check()
-        self._unasserted = True
-        return self
+    def before(self) -> None:
+        self.driven.client.commands.clear()
 
-    def __lshift__(self, expected: str) -> Playbook:
-        """The state after the step, and the commands to the client's transport."""
-        state = states.CLIENT_STATES[self.tap.connection.state]
-        assert " ".join([state, *self.tap.client.commands]) == expected
-        assert f": {state}, " in repr(self.tap.connection)
-        self._unasserted = False
-        return self
+    def after(self) -> None:
+        self.driven.loop.run()
+        self.driven.check()
+
+    def seen(self) -> str:
+        """The state, and the commands to the client's transport."""
+        state = states.CLIENT_STATES[self.driven.connection.state]
+        assert f": {state}, " in repr(self.driven.connection)
+        return " ".join([state, *self.driven.client.commands])
 
 
 @pytest.fixture
-async def play() -> Iterator[Callable[..., Playbook]]:
-    begun: list[Playbook] = []
+async def play() -> Iterator[Callable[..., ConnectionPlaybook]]:
+    begun: list[ConnectionPlaybook] = []
 
-    def begin(**options: Any) -> Playbook:
-        begun.append(Playbook(**options))
+    def begin(**options: Any) -> ConnectionPlaybook:
+        begun.append(ConnectionPlaybook(**options))
         return begun[-1]
 
     yield begin
-    assert not any(playbook._unasserted for playbook in begun), "the last step is not asserted"
+    for playbook in begun:
+        playbook.check_end()
 
 
 def sends(data: bytes) -> Event:
@@ -113,7 +108,7 @@ def closing(data: bytes) -> bytes:
     return data.replace(b"Host: a\r\n", b"Host: a\r\nConnection: close\r\n")
 
 
-Play = Callable[..., Playbook]
+Play = Callable[..., ConnectionPlaybook]
 
 
 async def test_requests_follow_each_other(play: Play):

@@ -384,27 +384,3 @@ async def test_an_abandoned_recorder_writes_nothing_and_its_buffer_is_not_used()
     assert isinstance(lost, Lost)
     assert (lost.seq, lost.bytes, lost.last) == (2, 0, True)
     assert group.buffer.queued_bytes == 0
-
-
-async def test_recorder_prints_its_state():
-    group = RecorderGroup(queue_bytes=20_000)
-    recorder = group.start()
-    seen = [recorder.state]
-    group.buffer.flush_all()
-    seen.append(recorder.state)
-    recorder.request_data(b"{}")
-    seen.append(recorder.state)
-    group.respond(recorder)
-    seen.append(recorder.state)
-    for _ in range(4):
-        recorder.response_data(b"x" * 5000, 2)
-    seen.append(recorder.state)
-    recorder.ended("complete", None, 3, 0, 0, False, False, [])
-    seen.append(recorder.state)
-    recorder.drained(3)
-    seen.append(recorder.state)
-    recorder.abandon()
-    seen.append(recorder.state)
-    states = "opening, request, request body, response, dropping, ended, delivered, abandoned"
-    assert ", ".join(seen) == states
-    assert ": abandoned, " in repr(recorder)
