@@ -30,7 +30,7 @@ from streamgauge.ingest.recording.recorder import Recorder, Recorders
 from streamgauge.ingest.recording.waits import Waits
 from streamgauge.ingest.records import Cause, Lost
 
-LOST = "packets_missing"
+PACKETS_MISSING = "packets_missing"
 """`Lost.cause` of exchanges with a gap."""
 EVICTED = "capture_evicted"
 """`Lost.cause` of exchanges that were dropped because of the limits of memory."""
@@ -141,7 +141,7 @@ class Exchanges:
         if not self._out_of_step:
             self._open.append(exchange)
         elif self._open:  # pipelined, after a gap
-            self._lose(exchange, LOST, 0)
+            self._lose(exchange)
         else:
             self._open.append(exchange)
             self._out_of_step, self._guessed = False, True
@@ -169,7 +169,7 @@ class Exchanges:
         while data:
             if not self._open:
                 if self._out_of_step and data.startswith(b"HTTP/1."):
-                    self._lose_request(now_ns)  # which this response shows to be missing
+                    self._lose_unseen(now_ns)  # which this response shows to be missing
                 return
             exchange = self._open[0]
             if exchange.tunnel is not None:
@@ -184,7 +184,7 @@ class Exchanges:
             except BadUpstream:
                 if not self._guessed:  # else the guess was wrong
                     self._end("bad_upstream", None, now_ns)
-                self.lose_all(LOST)
+                self.lose_all()
                 self._out_of_step = True
                 return
 
@@ -298,10 +298,10 @@ class Exchanges:
     def client_gap(self, size_bytes: int) -> None:
         """Bytes of the client are missing, perhaps whole requests."""
         if self._sending is not None:
-            self._lose(self._sending, LOST, size_bytes)
+            self._lose(self._sending, size_bytes)
             self._sending = self._request_body = None
         elif self._open and self._open[0].tunnel is not None:
-            self._lose(self._open.popleft(), LOST, size_bytes)
+            self._lose(self._open.popleft(), size_bytes)
         elif size_bytes and self._unseen_ns is None and not self._unseen_reported:
             self._unseen_ns = self._last_ns
         self._buffer = self._new_buffer()
@@ -311,7 +311,7 @@ class Exchanges:
         """The next bytes of the server are missing. Goes on with the first response that begins after them."""
         end = self._sent.at + size_bytes
         while self._open and self._open[0].starts_at < end:
-            self._lose(self._open.popleft(), LOST, size_bytes)
+            self._lose(self._open.popleft(), size_bytes)
         self._head_buffer = None
         self._end_delivery(None)
         if self._open:
@@ -323,27 +323,27 @@ class Exchanges:
 
     def _report_gap(self) -> None:
         if self._unseen_ns is not None:
-            self._lose_request(self._unseen_ns)
+            self._lose_unseen(self._unseen_ns)
         self._unseen_reported = False
 
-    def lose_all(self, cause: str) -> None:
+    def lose_all(self, cause: str = PACKETS_MISSING) -> None:
         """The rest of all open exchanges is lost."""
         for exchange in self._open:
-            self._lose(exchange, cause, 0)
+            self._lose(exchange, cause=cause)
         self._open.clear()
         self._head_buffer = None
         self._end_delivery(None)
 
-    def _lose(self, exchange: _Exchange, cause: str, size_bytes: int) -> None:
+    def _lose(self, exchange: _Exchange, size_bytes: int = 0, cause: str = PACKETS_MISSING) -> None:
         recorder, exchange.recorder = exchange.recorder, None
         if recorder is not None and not recorder.abandoned:
             self._failures.attempt(recorder.abandon, cause, size_bytes)
 
-    def _lose_request(self, at_ns: int) -> None:
+    def _lose_unseen(self, at_ns: int) -> None:
         """Report an exchange whose request was not seen."""
         self._unseen_ns, self._unseen_reported = None, True
         self._failures.counters.open_stream()
-        lost = Lost(uuid7(self._recorders.wall_ns(at_ns)), 0, 0, LOST, time.time_ns(), 0, True)
+        lost = Lost(uuid7(self._recorders.wall_ns(at_ns)), 0, 0, PACKETS_MISSING, time.time_ns(), 0, True)
         self._failures.attempt(self._recorders.buffer.lose, lost)
 
     def _end(self, cause: Cause, detail: str | None, now_ns: int) -> None:

@@ -135,7 +135,7 @@ class Connections:
     def stop(self) -> None:
         """The packets end here."""
         for connection in self._all():
-            self._give_up(connection, at_once=True)
+            self._give_up(connection)
             connection.exchanges.stop()
             self._forget(connection)
 
@@ -146,7 +146,7 @@ class Connections:
         stream = connection.client if from_client else connection.server
         if stream.state == INACTIVE or stream.first_seq == segment.seq + 1 & 0xFFFFFFFF:
             return False
-        self._give_up(connection, at_once=True)
+        self._give_up(connection)
         connection.exchanges.stop()
         self._forget(connection)
         return True
@@ -202,8 +202,8 @@ class Connections:
             if segment.flags & (FIN | RST):
                 connection.client.state = RESET
             return
-        if connection.gap_since_ns and now_ns - connection.gap_since_ns > _GRACE_NS:
-            self._give_up(connection)
+        if connection.gap_since_ns:
+            self._give_up(connection, now_ns)
         client, server, exchanges = connection.client, connection.server, connection.exchanges
         mine, other = (client, server) if from_client else (server, client)
         _, seq, ack, flags, window, payload = segment
@@ -235,15 +235,18 @@ class Connections:
         if server.state == CLOSED and not connection.early:
             exchanges.server_ended(now_ns)
         if flags & RST:
-            self._give_up(connection, at_once=True)
+            self._give_up(connection)
             mine.state = RESET
             exchanges.reset(now_ns, by_client=from_client)
         elif from_client and (window > 0) != connection.window_is_open:
             connection.window_is_open = window > 0
             exchanges.client_window(window > 0, now_ns)
         held_bytes = client.ahead_bytes + server.ahead_bytes + connection.early_bytes
-        if held_bytes or server.at < server.acknowledged or client.at < client.acknowledged:
-            self._watch_gap(connection, now_ns)
+        if (held_bytes or server.at < server.acknowledged or client.at < client.acknowledged) and (
+            client.missing_bytes or server.missing_bytes
+        ):
+            connection.gap_since_ns = connection.gap_since_ns or now_ns
+            self._give_up(connection, now_ns)
         else:
             connection.gap_since_ns = 0
         held_bytes += exchanges.held_bytes
@@ -289,18 +292,19 @@ class Connections:
 
     # --- gaps
 
-    def _watch_gap(self, connection: _Connection, now_ns: int) -> None:
-        client, server = connection.client, connection.server
-        if not client.missing_bytes and not server.missing_bytes:
-            connection.gap_since_ns = 0
-        elif not connection.gap_since_ns:
-            connection.gap_since_ns = now_ns
-        if max(client.ahead_bytes, server.ahead_bytes, connection.early_bytes) > MAX_AHEAD_BYTES:
-            self._give_up(connection)
+    def _give_up(self, connection: _Connection, now_ns: int | None = None) -> None:
+        """Lose what is missing, as far as it cannot arrive any more. Only this method decides that packets were lost.
 
-    def _give_up(self, connection: _Connection, *, at_once: bool = False) -> None:
-        """Lose what is missing, as far as it cannot arrive any more."""
+        `now_ns`: None at the end of the connection, when nothing more arrives."""
         client, server, exchanges = connection.client, connection.server, connection.exchanges
+        most_bytes = max(client.ahead_bytes, server.ahead_bytes, connection.early_bytes)
+        if (
+            now_ns is not None
+            and most_bytes <= MAX_AHEAD_BYTES
+            and now_ns - connection.gap_since_ns <= _GRACE_NS
+        ):
+            return
+        at_once = now_ns is None
         if not connection.seeks_request and (size_bytes := client.lost_bytes(at_once=at_once)):
             self._count_gap(connection, size_bytes, _FROM_CLIENT)
             connection.seeks_request = True
@@ -324,8 +328,8 @@ class Connections:
         self._sweep_at_ns = now_ns + _SWEEP_NS
         for connection in self._all():
             idle_ns = now_ns - connection.last_ns
-            if connection.gap_since_ns and idle_ns > _GRACE_NS:
-                self._give_up(connection)
+            if connection.gap_since_ns:
+                self._give_up(connection, now_ns)
             limit_ns = _CLOSED_NS if connection.closed else _IDLE_NS
             if idle_ns > limit_ns and not connection.exchanges.is_open:
                 connection.exchanges.stop()
