@@ -440,15 +440,25 @@ def pack(records: Sequence[AnyRecord], *, compress: bool) -> bytes:
     return _entry(_encoder.encode(records), compress=compress)
 
 
-def frames_prefix(stream: str) -> bytes:
-    """The MessagePack of a `Frames` up to its `seq`, for `native_relay`, which writes `seq` and `frames`."""
-    return b"\x94" + _encoder.encode("frames") + _encoder.encode(stream)
+def _array(count: int) -> bytes:
+    """MessagePack's array 32, before its elements."""
+    return b"\xdd" + count.to_bytes(4, "big")
+
+
+FRAME_HEAD = _encoder.encode((2**64 - 1, bytes(2**16)))[: -(2**16)]
+"""MessagePack of a frame before its bytes: of its arrival (uint 64) and size (bin 32), which `native_relay` overwrites."""
+_START = _encoder.encode(("frames", "-" * 36, 2**64 - 1, ()))[:-1]  # the other fields have their defaults
+_FRAMES_HEAD = (_START + _array(0)).split(b"-" * 36)
+
+
+def frames_head(stream: str) -> bytes:
+    """The MessagePack of a `Frames` before its first frame. `native_relay` overwrites `seq` (uint 64) and the number of frames."""
+    return stream.encode().join(_FRAMES_HEAD)
 
 
 def pack_encoded(encoded: list[bytes]) -> bytes:
     """Pack encoded records into one entry."""
-    count = b"\xdd" + len(encoded).to_bytes(4, "big")  # MessagePack's array 32
-    return _entry(count + b"".join(encoded), compress=True)
+    return _entry(_array(len(encoded)) + b"".join(encoded), compress=True)
 
 
 def _entry(body: bytes, *, compress: bool) -> bytes:

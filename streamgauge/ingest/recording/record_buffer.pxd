@@ -8,6 +8,10 @@ from streamgauge.ingest.recording.counters cimport Counters
 cdef int64_t _HAND_OVER_BYTES, _ENCODED_BYTES
 
 
+cpdef bint has_share(int64_t used_bytes, int64_t size_bytes, int64_t held_bytes, int64_t limit_bytes) noexcept nogil
+cpdef int64_t held_bytes_of(int64_t new_bytes, int64_t passed_epochs) noexcept nogil
+
+
 cdef class RecordBuffer:
     cdef public int64_t limit_bytes, used_bytes
     cdef public object relay
@@ -22,7 +26,6 @@ cdef class RecordBuffer:
 
     cpdef bint has_room(self, int64_t size_bytes, bint margin=*)
     cpdef bint reserve(self, int64_t size_bytes, bint margin=*)
-    cdef bint has_share(self, int64_t size_bytes, int64_t held_bytes)
     cpdef int64_t epoch(self)
     @cython.locals(encoded=bytes, size_bytes=int64_t)
     cpdef int64_t append(self, record)

@@ -9,8 +9,8 @@ Guarantees
   that does not fit into it is only counted (`lost_untold`).
 - Streams share the buffer fairly: one may have half as many bytes in the log's queue as are free (the dynamic threshold of switch
   buffers). So one fast stream takes a third of the limit at most, and ten take five sixths. Bytes count for two epochs. An epoch
-  ends when the log has all that was appended before it began. `has_share` is the rule; `native_relay` applies it to the half of the
-  free room that `grant` gives it.
+  ends when the log has all that was appended before it began. `has_share` is the rule; `native_relay` applies it to the room that
+  `grant` gives it, which is half of the free room, so what it uses counts twice.
 - An exception in a recorder ends the recording of its stream (`failures`). One in a step of a tick is contained, and
   the step is repeated at the next tick.
 
@@ -46,6 +46,16 @@ _MAX_UNREPORTED = 65_536
 _BATCH_NS = 400_000
 MAX_ENDED = 1024
 """Maximum number of ended exchanges whose last records are not made yet."""
+
+
+def has_share(used_bytes: int, size_bytes: int, held_bytes: int, limit_bytes: int) -> bool:
+    """Whether a stream that has `held_bytes` in the log's queue may add to it: they are half of the free bytes at most."""
+    return used_bytes + size_bytes + 2 * held_bytes <= limit_bytes
+
+
+def held_bytes_of(new_bytes: int, passed_epochs: int) -> int:
+    """What a stream holds in a new epoch, if it has added `new_bytes` in its last one: those of the previous epoch count."""
+    return new_bytes if passed_epochs == 1 else 0
 
 
 class WaitingRecorder(FailedRecorder, Protocol):
@@ -146,10 +156,6 @@ class RecordBuffer:
         if granted:
             self.used_bytes += size_bytes
         return granted
-
-    def has_share(self, size_bytes: int, held_bytes: int) -> bool:
-        """Whether a stream that has `held_bytes` in the log's queue may add to it: they are half of the free bytes at most."""
-        return self.used_bytes + size_bytes + 2 * held_bytes <= self.limit_bytes
 
     def grant(self, pending_bytes: int, *, more: bool) -> int:
         """Replace the relay's last grant and return the new one: `pending_bytes`, or with `more` half of the free room if that

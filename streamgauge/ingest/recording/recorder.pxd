@@ -11,7 +11,7 @@ from streamgauge.ingest.http1.bodies cimport holds_only_comments
 from streamgauge.ingest.http1.client_identity cimport client_id
 from streamgauge.ingest.http1.trace_context cimport TraceContext
 from streamgauge.ingest.recording cimport body_capture as capture
-from streamgauge.ingest.recording.record_buffer cimport RecordBuffer
+from streamgauge.ingest.recording.record_buffer cimport RecordBuffer, has_share, held_bytes_of
 
 cdef int64_t _FLUSH_BYTES, _RECORD_BYTES, _FRAME_BYTES, _UNLIMITED, _FREE_BYTES, _MAX_RATIO
 cdef int64_t _NOT_BEGUN

@@ -38,7 +38,12 @@ from streamgauge.ingest.recording import body_capture as capture
 from streamgauge.ingest.recording.body_capture import response_limits
 from streamgauge.ingest.recording.failures import CAUSE
 from streamgauge.ingest.recording.options import RecordingOptions
-from streamgauge.ingest.recording.record_buffer import RECORD_OVERHEAD_BYTES, RecordBuffer
+from streamgauge.ingest.recording.record_buffer import (
+    RECORD_OVERHEAD_BYTES,
+    RecordBuffer,
+    has_share,
+    held_bytes_of,
+)
 from streamgauge.ingest.recording.relayed import RelayedEnd, RelayedRecords
 from streamgauge.ingest.records import (
     AnyRecord,
@@ -51,7 +56,7 @@ from streamgauge.ingest.records import (
     ResponseHeaders,
     Times,
     Wait,
-    frames_prefix,
+    frames_head,
 )
 from streamgauge.ingest.result_cache import ResultCache
 
@@ -358,7 +363,9 @@ class Recorder:
         buffer = self._buffer
         size = len(body)
         # What is used and held may be of an earlier time, which can only refuse. It is renewed when the frame would be dropped.
-        if not buffer.has_share(size, self._held_bytes) and not self._has_share(size):
+        if not has_share(
+            buffer.used_bytes, size, self._held_bytes, buffer.limit_bytes
+        ) and not self._has_share(size):
             self._drop(size)
             return
         if self._dropped_bytes != _NOT_BEGUN:
@@ -378,13 +385,13 @@ class Recorder:
     def _has_share(self, size_bytes: int) -> bool:
         self._buffer.take_done()
         self._hold(0)
-        return self._buffer.has_share(size_bytes, self._held_bytes)
+        return has_share(self._buffer.used_bytes, size_bytes, self._held_bytes, self._buffer.limit_bytes)
 
     def _hold(self, size_bytes: int) -> None:
         """Count bytes that this stream has added to the log's queue."""
         epoch = self._buffer.epoch()
         if epoch != self._epoch:
-            self._held_bytes = self._new_bytes if epoch == self._epoch + 1 else 0
+            self._held_bytes = held_bytes_of(self._new_bytes, epoch - self._epoch)
             self._epoch, self._new_bytes = epoch, 0
         self._new_bytes += size_bytes
         self._held_bytes += size_bytes
@@ -417,7 +424,7 @@ class Recorder:
         if self.stream in self._buffer.unreported or self._look is not None:
             return None
         return RelayedRecords(
-            frames_prefix(self.stream), self._seq, self._t0_ns, self._remaining_bytes, self._event_stream, self.last_output_ns
+            frames_head(self.stream), self._seq, self._t0_ns, self._remaining_bytes, self._event_stream, self.last_output_ns
         )  # fmt: skip
 
     def relay_lost_frames(self, seq: int, size_bytes: int) -> None:

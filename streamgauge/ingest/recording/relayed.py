@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol
 class RelayedRecords(NamedTuple):
     """What the relay needs to make the records of a stream."""
 
-    prefix: bytes
-    """MessagePack of a record up to its seq; empty: do not record."""
+    head: bytes
+    """`records.frames_head`; empty: do not record."""
     seq: int
     t0_ns: int
     capture_bytes: int

@@ -353,7 +353,7 @@ class MemoryRelay:
             return
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
-            recorded = bool(self._records.prefix)
+            recorded = bool(self._records.head)
             uncaptured_bytes = self._payload_bytes if recorded else 0
             first_ns = self._last_ns if uncaptured_bytes else 0
             exchange.relay_ended(

@@ -90,7 +90,7 @@ class BodyRelay:
             self._buffer.arm()
         number: int = self._native.add(
             upstream_descriptor, client_descriptor, reader, now_ns, records.last_output_ns or now_ns, records.event_stream,
-            records.prefix, records.seq, records.t0_ns, records.capture_bytes,
+            records.head, records.seq, records.t0_ns, records.capture_bytes,
         )  # fmt: skip
         self._exchanges[number] = exchange
         return number

@@ -12,9 +12,8 @@ Threads
 - Records, waits and ends go to Python in one queue, in the order in which they occurred.
 
 Bounds
-- Bytes kept for the log stay within `room_bytes`. Without room, frames are dropped, as in `Recorder`.
-- A body whose records of this and the previous epoch (`RecordBuffer`) are larger than the free part of `room_bytes` loses frames
-  first.
+- Bytes kept for the log stay within half of `free_bytes`. Without room, frames are dropped, as in `Recorder`.
+- Bodies share that room as streams share the record buffer (`record_buffer.has_share`).
 - While a client does not read, the relay keeps at most one read (64 KiB) for it and does not read from its upstream.
 - At most `MAX_QUEUED_WAITS` waits are queued; later ones are counted and dropped.
 """
@@ -31,6 +30,9 @@ from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport close, read, write
 
 from streamgauge.ingest.http1.bodies cimport BodyReader, holds_only_comments
+from streamgauge.ingest.recording.record_buffer cimport has_share, held_bytes_of
+
+from streamgauge.ingest import records
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -70,9 +72,12 @@ cdef enum:
     READ_BYTES = 65536
     FLUSH_BYTES = 65536  # of payload in one record
     WAKE_BYTES = 262144  # pending bytes that wake the event loop
-    PREFIX_BYTES = 64  # most bytes of MessagePack before a record's seq
-    SEQ_BYTES = 14  # seq and the number of frames
-    FRAME_BYTES = 15  # time of a frame and size of its payload
+    MAX_HEAD_BYTES = 80  # of a record before its first frame
+    SEQ_AT = 13  # bytes before the end of the head
+    COUNT_AT = 4
+    FRAME_BYTES = 15  # of a frame before its payload
+    ARRIVAL_AT = 2
+    SIZE_AT = 11
     MIN_RECORD_BYTES = 400
     EVENTS_AT_ONCE = 64
     RECORDS_AT_ONCE = 32
@@ -130,8 +135,8 @@ cdef struct Body:
     size_t unsent_size
     size_t unsent_at
     # recording
-    uint8_t prefix[PREFIX_BYTES]
-    size_t prefix_size  # 0: do not record
+    uint8_t head[MAX_HEAD_BYTES]
+    size_t head_size  # 0: do not record
     uint64_t seq
     uint64_t capture_bytes  # still to capture
     uint64_t uncaptured_bytes
@@ -158,7 +163,7 @@ cdef struct Relay:
     Queue queue
     size_t queued_bytes  # of records in the queue
     Body ends  # of the list of bodies with a record: the oldest is `later`, the newest `earlier`
-    size_t room_bytes
+    size_t free_bytes  # of the record buffer; half of them are granted
     uint64_t epoch  # of the record buffer
     size_t pending_bytes  # of all records
     uint32_t queued_waits
@@ -170,6 +175,12 @@ cdef struct Relay:
     uint32_t generation  # of the latest body; 0 is that of ended ones
     uint8_t input[READ_BYTES]
     uint8_t scratch[READ_BYTES]
+
+
+cdef uint8_t FRAME_HEAD[FRAME_BYTES]
+if len(records.FRAME_HEAD) != FRAME_BYTES:
+    raise RuntimeError("the layout of a frame has changed")  # an ImportError would select the Python code
+memcpy(FRAME_HEAD, <const char *>records.FRAME_HEAD, FRAME_BYTES)
 
 
 cdef inline int64_t clock_ns() noexcept nogil:
@@ -230,14 +241,14 @@ cdef bint queue_pair(Relay *relay, Body *body, int kind, uint64_t a, uint64_t b)
 
 cdef void queue_wait(Relay *relay, Body *body, int kind, int64_t from_ns, int64_t until_ns) noexcept nogil:
     # A stream that is not recorded has no `Closed` that could hold its waits.
-    if from_ns >= until_ns or body.prefix_size == 0:
+    if from_ns >= until_ns or body.head_size == 0:
         return
     if relay.queued_waits < MAX_QUEUED_WAITS and queue_pair(relay, body, kind, from_ns, until_ns):
         relay.queued_waits += 1
     else:
         relay.dropped_waits += 1
 
-# --- records: MessagePack of `streamgauge.ingest.records.Frames`
+# --- records: `streamgauge.ingest.records.Frames`
 
 cdef Item *finish_record(Relay *relay, Body *body) noexcept nogil:
     """Complete the record of a body and detach it. NULL: it has none."""
@@ -249,11 +260,9 @@ cdef Item *finish_record(Relay *relay, Body *body) noexcept nogil:
     body.record = NULL
     # Number and count are written last, into room that was left for them. They have fixed widths (uint64, array 32)
     # although smaller ones would do: the frames behind them never move.
-    target = content(item) + body.prefix_size
-    target[0] = 0xcf
-    put_number(target + 1, body.seq, 8)
-    target[9] = 0xdd
-    put_number(target + 10, item.a, 4)
+    target = content(item) + body.head_size
+    put_number(target - SEQ_AT, body.seq, 8)
+    put_number(target - COUNT_AT, item.a, 4)
     body.seq += 1
     return item
 
@@ -261,7 +270,7 @@ cdef Item *finish_record(Relay *relay, Body *body) noexcept nogil:
 cdef void hold(Relay *relay, Body *body, size_t size) noexcept nogil:
     """As `Recorder._hold`."""
     if body.epoch != relay.epoch:
-        body.held_bytes = body.new_bytes if relay.epoch == body.epoch + 1 else 0
+        body.held_bytes = held_bytes_of(body.new_bytes, relay.epoch - body.epoch)
         body.epoch, body.new_bytes = relay.epoch, 0
     body.new_bytes += size
     body.held_bytes += size
@@ -281,9 +290,8 @@ cdef void queue_record(Relay *relay, Body *body) noexcept nogil:
 cdef bint resize_record(Relay *relay, Body *body, size_t capacity) noexcept nogil:
     cdef size_t before = body.record.capacity if body.record != NULL else 0
     cdef Item *item
-    # `room_bytes` is half of the free room of the record buffer (`RecordBuffer.grant`), so this is the rule of
-    # `Recorder._frame`, for the relay's own bytes.
-    if relay.pending_bytes + capacity - before + body.held_bytes > relay.room_bytes:
+    # Only half of the free room is granted, so what the relay uses counts twice.
+    if not has_share(2 * relay.pending_bytes, 2 * (capacity - before), body.held_bytes, relay.free_bytes):
         return False
     item = <Item *>realloc(body.record, sizeof(Item) + capacity)
     if item == NULL:
@@ -292,8 +300,8 @@ cdef bint resize_record(Relay *relay, Body *body, size_t capacity) noexcept nogi
     item.capacity = capacity
     if body.record == NULL:
         item.kind, item.body, item.a, item.b = RECORD, body.upstream, 0, 0
-        item.size = body.prefix_size + SEQ_BYTES
-        memcpy(content(item), body.prefix, body.prefix_size)
+        item.size = body.head_size
+        memcpy(content(item), body.head, body.head_size)
     body.record = item
     return True
 
@@ -301,7 +309,7 @@ cdef bint resize_record(Relay *relay, Body *body, size_t capacity) noexcept nogi
 cdef uint8_t *room_for_frame(Relay *relay, Body *body, size_t size) noexcept nogil:
     """Where the payload of the next frame goes, of at most `size` bytes. NULL: there is no room."""
     cdef size_t capacity = body.record.capacity if body.record != NULL else 0
-    cdef size_t needed = FRAME_BYTES + size + (body.record.size if body.record != NULL else body.prefix_size + SEQ_BYTES)
+    cdef size_t needed = FRAME_BYTES + size + (body.record.size if body.record != NULL else body.head_size)
     if needed > capacity:
         hold(relay, body, 0)
         # Doubling keeps the copies of a growing record below its final size. When room is short, only what is needed is
@@ -317,11 +325,9 @@ cdef void add_frame(Relay *relay, Body *body, int64_t now_ns, size_t size) noexc
     """Add the frame whose payload is where `room_for_frame` said."""
     cdef Item *item = body.record
     cdef uint8_t *target = content(item) + item.size
-    target[0] = 0x92
-    target[1] = 0xcf
-    put_number(target + 2, now_ns - body.t0_ns, 8)
-    target[10] = 0xc6
-    put_number(target + 11, size, 4)
+    memcpy(target, FRAME_HEAD, FRAME_BYTES)
+    put_number(target + ARRIVAL_AT, now_ns - body.t0_ns, 8)
+    put_number(target + SIZE_AT, size, 4)
     item.size += FRAME_BYTES + size
     # The list of bodies by the age of their first frame lets a tick take old records without a walk over all bodies. A
     # body enters it once per record, at its end, because times only grow.
@@ -439,7 +445,7 @@ cdef void on_readable(Relay *relay, Body *body) noexcept nogil:
     if received == 0:
         end_body(relay, body, COMPLETE if (<BodyReader>body.reader).until_close else UPSTREAM_LOST, 0, now_ns)
         return
-    if body.prefix_size and body.capture_bytes:
+    if body.head_size and body.capture_bytes:
         # Room for the whole read, before its payload is known: it is then copied straight into the record. What framing
         # takes off is not used, and the next frame starts there.
         room = room_for_frame(relay, body, received)
@@ -467,7 +473,7 @@ cdef void on_readable(Relay *relay, Body *body) noexcept nogil:
         body.payload_bytes += payload_size
         if not body.events or not holds_only_comments(payload, payload_size):
             body.output_ns = now_ns
-        if body.prefix_size:
+        if body.head_size:
             record_payload(relay, body, now_ns, room, payload_size)
     if sent < 0:
         if error != EAGAIN and error != EINTR:
@@ -639,22 +645,22 @@ cdef class NativeRelay:
     def set_room(self, size_t size_bytes, uint64_t epoch):
         """Limit the bytes kept for records. `epoch`: of the record buffer."""
         enter(self.relay)
-        self.relay.room_bytes, self.relay.epoch = size_bytes, epoch
+        self.relay.free_bytes, self.relay.epoch = 2 * size_bytes, epoch
         leave(self.relay)
 
     def add(
-        self, int upstream, int client, BodyReader reader not None, int64_t now_ns, int64_t output_ns, bint events, bytes prefix,
+        self, int upstream, int client, BodyReader reader not None, int64_t now_ns, int64_t output_ns, bint events, bytes head,
         uint64_t seq, int64_t t0_ns, uint64_t capture_bytes,
     ):
         """Forward the rest of a body between two descriptors. Returns its number. Raises OSError or MemoryError.
 
-        `prefix`: MessagePack of a record up to its seq; empty: do not record.
+        `head`: `records.frames_head`; empty: do not record.
         """
         cdef Relay *relay = self.relay
         cdef Body *body
         cdef int error
-        if len(prefix) > PREFIX_BYTES:
-            raise ValueError("the prefix of a record is too long")
+        if head and not SEQ_AT <= len(head) <= MAX_HEAD_BYTES:
+            raise ValueError("the head of a record is too short or too long")
         body = <Body *>calloc(1, sizeof(Body))
         if body == NULL:
             raise MemoryError
@@ -662,8 +668,8 @@ cdef class NativeRelay:
         body.reader, body.events = <PyObject *>reader, events
         body.upstream, body.client = upstream, client
         body.last_ns, body.output_ns, body.t0_ns = now_ns, output_ns, t0_ns
-        body.prefix_size = len(prefix)
-        memcpy(body.prefix, <const char *>prefix, body.prefix_size)
+        body.head_size = len(head)
+        memcpy(body.head, <const char *>head, body.head_size)
         body.seq, body.capture_bytes, body.dropped_bytes = seq, capture_bytes, -1
         enter(relay)
         error = begin(relay, body)
