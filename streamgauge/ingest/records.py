@@ -77,6 +77,28 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False, tag=lambda 
     """Base of all records. New fields are appended, with defaults, so old logs stay readable."""
 
 
+class OfStream(Record, frozen=True):
+    """Base of the records that belong to one stream."""
+
+    stream: str
+    """Textual UUIDv7; its time is t0."""
+    seq: int
+
+    @property
+    def last_seq(self) -> int:
+        """The last number that the record takes."""
+        return self.seq
+
+    @property
+    def ends_stream(self) -> bool:
+        """No further record of the stream follows."""
+        return isinstance(self, Closed) or (isinstance(self, Lost) and self.last)
+
+    def lost(self, cause: str, at_wall_ns: int, size_bytes: int) -> Lost:
+        """What takes the place of this record if it is lost."""
+        return Lost(self.stream, self.seq, self.last_seq, cause, at_wall_ns, size_bytes, self.ends_stream)
+
+
 class ResponseHeaders(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Status and allow-listed headers of the upstream's response, names in lower case."""
 
@@ -180,16 +202,13 @@ class Conversation(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """None: unknown. A request without tools has only the segments."""
 
 
-class Opened(Record, frozen=True):
+class Opened(OfStream, frozen=True):
     """The tap has read a request's head and starts to forward it, or refuses the request. Always seq 0.
 
     A request that is refused before it has an upstream has no `gateway`, no `server_address` and port 0. Its method and path
     are empty if its first line is not valid.
     """
 
-    stream: str
-    """Textual UUIDv7; its time is t0."""
-    seq: int
     tap: str
     """Name of the tap (the host name unless configured)."""
     tap_worker: int
@@ -240,11 +259,9 @@ class Opened(Record, frozen=True):
         return any(name == "upgrade" and value.lower() == "websocket" for name, value in self.headers)
 
 
-class Request(Record, frozen=True):
+class Request(OfStream, frozen=True):
     """The request's body. A longer one than 64 KiB (by default) is condensed if it is JSON, else cut."""
 
-    stream: str
-    seq: int
     body: bytes
     truncated: bool
     """The body is longer, or its end was not seen."""
@@ -258,7 +275,7 @@ class Request(Record, frozen=True):
     """Of a condensed body. None: not read, or an exception."""
 
 
-class Frames(Record, frozen=True):
+class Frames(OfStream, frozen=True):
     """Reads of the response's body, in order of arrival. Transfer coding is removed, content coding kept.
 
     Those of a WebSocket are the bytes of both directions after its head, as they arrived.
@@ -266,8 +283,6 @@ class Frames(Record, frozen=True):
     Only the first `Frames` of a stream has `response`. A response without a body has one `Frames` without frames.
     """
 
-    stream: str
-    seq: int
     frames: list[tuple[int, bytes]]
     """(arrival of the read in ns since t0, its body bytes)."""
     response: ResponseHeaders | None = None
@@ -281,11 +296,9 @@ class Frames(Record, frozen=True):
     """In a WebSocket, the indexes of the frames that the client sent. Else None."""
 
 
-class Closed(Record, frozen=True):
+class Closed(OfStream, frozen=True):
     """The exchange ended. Always the last seq of its stream."""
 
-    stream: str
-    seq: int
     cause: Cause
     detail: str | None
     """Class name of the exception, or a `Refusal`. Never text from the network."""
@@ -320,11 +333,9 @@ class Closed(Record, frozen=True):
     the write if the last byte left with it. None: unknown."""
 
 
-class Lost(Record, frozen=True):
+class Lost(OfStream, frozen=True):
     """A gap in one stream: its records [seq, last_seq] will never arrive."""
 
-    stream: str
-    seq: int
     last_seq: int
     cause: str
     """queue_full | log_full | log_aged | log_error | record_too_large | recording_failed | redaction_state_lost

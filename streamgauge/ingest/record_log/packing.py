@@ -10,7 +10,6 @@ from streamgauge.ingest.records import (
     MAX_ENTRY_BYTES,
     Alive,
     AnyRecord,
-    Closed,
     Damaged,
     Lost,
     encode,
@@ -78,7 +77,5 @@ def largest_value(limit_bytes: int) -> int:
 def _replacement(record: AnyRecord, at_wall_ns: int) -> tuple[Lost, bytes]:
     """A `Lost` in place of a record that is too large, and its encoding."""
     assert not isinstance(record, (Alive, Damaged))
-    last = record.last_seq if isinstance(record, Lost) else record.seq
-    ends = record.last if isinstance(record, Lost) else isinstance(record, Closed)
-    lost = Lost(record.stream, record.seq, last, "record_too_large", at_wall_ns, captured_bytes(record), ends)
+    lost = record.lost("record_too_large", at_wall_ns, captured_bytes(record))
     return lost, encode(lost)

@@ -37,7 +37,7 @@ from pathlib import Path
 
 from streamgauge.ingest.private_files import make_private_folder
 from streamgauge.ingest.record_log.interface import LogBroken, LogInUse
-from streamgauge.ingest.records import Alive, AnyRecord, Closed, Damaged, Frames, Lost, Request, pack, unpack
+from streamgauge.ingest.records import Alive, AnyRecord, Damaged, Frames, Lost, Request, pack, unpack
 
 SEGMENT_OFFSETS = 2**20
 """Offsets that a segment owns. Its size limit is reached first: 16 MiB are this many entries of 16 bytes."""
@@ -481,7 +481,7 @@ def add_ranges(ranges: dict[str, list[LostRange]], records: Iterable[AnyRecord])
         if isinstance(record, (Alive, Damaged)):
             continue
         count += 1
-        last = record.last_seq if isinstance(record, Lost) else record.seq
+        last = record.last_seq
         stream_ranges = ranges.setdefault(record.stream, [])
         size = captured_bytes(record)
         if stream_ranges and stream_ranges[-1].first <= record.seq <= stream_ranges[-1].last + 1:
@@ -489,7 +489,7 @@ def add_ranges(ranges: dict[str, list[LostRange]], records: Iterable[AnyRecord])
             stream_ranges[-1].bytes += size
         else:
             stream_ranges.append(LostRange(record.seq, last, size))
-        stream_ranges[-1].closed |= record.last if isinstance(record, Lost) else isinstance(record, Closed)
+        stream_ranges[-1].closed |= record.ends_stream
     return count
 
 

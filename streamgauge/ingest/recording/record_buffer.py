@@ -29,7 +29,7 @@ from typing import Protocol
 from streamgauge.ingest.recording.failures import CAUSE, FailedRecorder, RecordingFailures
 from streamgauge.ingest.recording.log_thread import LogThread
 from streamgauge.ingest.recording.relayed import RelayedBatch
-from streamgauge.ingest.records import Alive, AnyRecord, Closed, Damaged, Frames, Lost, decode, encode
+from streamgauge.ingest.records import Alive, AnyRecord, Damaged, Frames, Lost, decode, encode
 
 RECORD_OVERHEAD_BYTES = 400
 # These two are typed in the .pxd: compiled code reads other globals from the module's dict.
@@ -378,6 +378,4 @@ class RecordBuffer:
         for record in map(decode, batch):
             if not isinstance(record, (Alive, Damaged)):
                 size = sum(len(f) for _, f in record.frames) if isinstance(record, Frames) else 0
-                last = record.last_seq if isinstance(record, Lost) else record.seq
-                ends = record.last if isinstance(record, Lost) else isinstance(record, Closed)
-                self.lose(Lost(record.stream, record.seq, last, cause, time.time_ns(), size, ends))
+                self.lose(record.lost(cause, time.time_ns(), size))

@@ -189,8 +189,7 @@ class Redactor:
         if stream is None:
             stream = self._unknown(record.stream)
         state = stream.state
-        last_seq = record.last_seq if isinstance(record, Lost) else record.seq
-        if last_seq < state.next_seq:
+        if record.last_seq < state.next_seq:
             if isinstance(record, Lost) and state.unknown:  # the cause of a gap before records that arrived
                 self._lose_answers(stream, record.cause)
                 return record
@@ -199,9 +198,9 @@ class Redactor:
             return None
         if record.seq > state.next_seq and not state.unknown:
             self._mark_unknown(stream, None)
-        state.next_seq = last_seq + 1
+        state.next_seq = record.last_seq + 1
         self._changed.add(record.stream)
-        if isinstance(record, Closed) or (isinstance(record, Lost) and record.last):
+        if record.ends_stream:
             if isinstance(record, Closed) and (splitter := stream.splitter) is not None:
                 record = self._split(record, splitter)
             # Answers are still open if no record gave the cause of a gap.
