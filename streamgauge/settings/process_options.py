@@ -86,12 +86,11 @@ def ship_options(settings: Settings) -> ShipOptions:
 def redactor(settings: Settings) -> Redactor:
     """Raises OSError and ValueError as `load_client_key`."""
     from streamgauge.analytics.decoding.conversation import ConversationReader
-    from streamgauge.ingest.content_coding import BodyDecoder
     from streamgauge.ingest.redaction.record_redactor import Redactor
 
     key = client_key(settings)
     conversation = ConversationReader(key, settings.labels)
-    return Redactor(BodyDecoder, capture=settings.captured_routes, conversation=conversation, key=key)
+    return Redactor(capture=settings.captured_routes, conversation=conversation, key=key)
 
 
 def client_key(settings: Settings) -> bytes:

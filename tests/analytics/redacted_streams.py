@@ -10,7 +10,6 @@ import polars as pl
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.analytics.measures.measure import measure
-from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.records import AnyRecord, Frames, Request, ResponseHeaders
 from streamgauge.ingest.redaction.record_redactor import Redactor
 from tests.analytics.stream_records import NEED_TEXT, closed, opened, stream_id
@@ -58,7 +57,7 @@ def measured(records: list[AnyRecord], capture: Sequence[str] = ()) -> dict[str,
 
 
 def redacted(records: list[AnyRecord]) -> list[AnyRecord]:
-    made = Redactor(BodyDecoder, conversation=ConversationReader(b"")).redact(records)
+    made = Redactor(conversation=ConversationReader(b"")).redact(records)
     assert len(made) == len(records)
     return made
 

@@ -11,7 +11,6 @@ import pytest
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.ingest.condensed_body import CondensedBody
-from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.records import Request, encode
 from streamgauge.ingest.redaction.record_redactor import Redactor
 from tests.analytics.sockets import SOCKET, Sent, events, recorded
@@ -59,7 +58,7 @@ def test_no_word_of_a_prompt_leaves(dialect: str) -> None:
         sent = Request(
             "s", 1, condensed if long else data, False, condensed=long, anatomy=walk.anatomy if long else None
         )
-        redactor = Redactor(BodyDecoder, conversation=ConversationReader(KEY), key=KEY)
+        redactor = Redactor(conversation=ConversationReader(KEY), key=KEY)
         [_, shipped] = redactor.redact([opened("s"), sent])
         assert isinstance(shipped, Request)
         assert shipped.conversation is not None

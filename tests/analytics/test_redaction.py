@@ -19,7 +19,6 @@ import zstandard
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.analytics.measures.measure import measure
-from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.files import har
 from streamgauge.ingest.files.exchange_log import Exchange, exchange_log
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
@@ -94,7 +93,7 @@ def exchanges_of(file: Path) -> list[Exchange]:
 @pytest.mark.skipif(not FILES, reason=f"no files beside {CORPUS}")
 @pytest.mark.parametrize("file", FILES, ids=lambda path: path.name)
 async def test_file_has_the_same_measures_after_redaction(file: Path, tmp_path: Path) -> None:
-    everything = Redactor(BodyDecoder, capture=("*",), conversation=ConversationReader(b""))
+    everything = Redactor(capture=("*",), conversation=ConversationReader(b""))
     data = tmp_path / "data"
     async with exchange_log(tap_options(data=data, client_key=b"k"), everything, b"k") as log:
         for one in exchanges_of(file):

@@ -22,7 +22,6 @@ from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.minute_rows import rollups
 from streamgauge.analytics.measures.open_streams import open_stream_frame
 from streamgauge.analytics.storage.reconciliation import RECORDED_BY_TAP
-from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.identifiers import is_answer
 from streamgauge.ingest.keyed_ids import RECORDED, keyed_hash, session_hash
 from streamgauge.ingest.records import NO_SEGMENTS, AnyRecord, Frames, Lost, RequestAnatomy, encode, unpack
@@ -271,7 +270,7 @@ def test_exception_in_the_splitter_is_logged_by_ship(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Responses, "from_server", poisoned(Responses.from_server))
-    redactor = Redactor(BodyDecoder)
+    redactor = Redactor()
     found = rows(redactor.redact(POISONED))
     assert [message for message in caplog.messages if SOCKET in message]
     assert redactor.counters["undecodable_websockets"] == 1
@@ -299,7 +298,7 @@ def test_oldest_socket_gives_up_its_windows(monkeypatch: pytest.MonkeyPatch) -> 
         for n in range(3)
     ]
     records = [record for same in zip(*sockets, strict=True) for record in same]
-    assembler, redactor = Assembler(), Redactor(BodyDecoder)
+    assembler, redactor = Assembler(), Redactor()
     assembler.feed("w0", 0, records)
     shipped = redactor.redact(records)
     assert (assembler.counters["evicted_windows"], redactor.counters["evicted_windows"]) == (1, 1)
@@ -313,7 +312,7 @@ def test_ship_does_not_decode_an_evicted_socket_after_a_restart(
 ) -> None:
     sent = [*turn(1, "r0", "a "), *turn(1000, "r1", "b ")]
     records = recorded(sent, compression=COMPRESSIONS[1])
-    redactor = Redactor(BodyDecoder)
+    redactor = Redactor()
     stored = RedactionStateFile(tmp_path, redactor)
     shipped = redactor.redact(records[:3])
     with monkeypatch.context() as limited:
@@ -322,7 +321,7 @@ def test_ship_does_not_decode_an_evicted_socket_after_a_restart(
     shipped += redactor.redact(records[3:5])
     stored.save()
     stored.close()
-    again = Redactor(BodyDecoder)
+    again = Redactor()
     RedactionStateFile(tmp_path, again).close()
     shipped += again.redact(records[5:])
     assert again.counters["undecodable_websockets"] == again.counters["unknown_streams"] == 0
@@ -428,7 +427,7 @@ def test_open_socket_does_not_hold_the_log_back(tmp_path: Path, shipped: bool) -
     """In the topic its records are those of any stream, because `ship` has split them."""
     records = recorded([*turn(1, "r0", "a "), *turn(1000, "r1", "b ")], compression=COMPRESSIONS[1])[:-2]
     if shipped:
-        records = Redactor(BodyDecoder).redact(records)
+        records = Redactor().redact(records)
     store = CrashingStore(
         {"w0": [[record] for record in records]}, {"max_held_bytes": 0}, folder=None if shipped else tmp_path
     )
@@ -480,7 +479,7 @@ class Ship:
         return shipped
 
     def _start(self) -> tuple[Redactor, RedactionStateFile]:
-        redactor = Redactor(BodyDecoder, conversation=ConversationReader(b""))
+        redactor = Redactor(conversation=ConversationReader(b""))
         return redactor, RedactionStateFile(self._folder, redactor)
 
 
@@ -584,7 +583,7 @@ def test_long_message_of_the_client_has_its_anatomy() -> None:
     whole = Assembler(client_key=KEY)
     whole.feed("w0", 0, recorded(sent, request_headers=headers))
     redacted = Assembler(client_key=b"j" * 32)
-    redactor = Redactor(BodyDecoder, conversation=ConversationReader(KEY), key=KEY)
+    redactor = Redactor(conversation=ConversationReader(KEY), key=KEY)
     redacted.feed("w0", 0, redactor.redact(recorded(sent, request_headers=headers)))
     for assembler in (whole, redacted):
         [answer] = [one for one in assembler.take_finished() if one.stream_id != SOCKET]

@@ -29,7 +29,6 @@ from streamgauge.analytics.reports.stored_prompts import prompts
 from streamgauge.analytics.schema.outcomes import IS_ERROR, IS_REQUEST
 from streamgauge.analytics.storage.location import SQLITE, locate
 from streamgauge.commands.trace_export import export_trace
-from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.redaction.record_redactor import Redactor
 from tests.agents.received_prompts import message_count, received
 from tests.agents.scripted_provider import PLACES, STEM, SUBAGENTS, TASK, WAITERS, planted
@@ -322,7 +321,7 @@ def test_no_word_of_a_prompt_is_kept(ran: Ran, tmp_path: Path) -> None:
     search_tables(searched, ran.stored)
     search_folder(searched, ran.data, "gemini-home")  # the agent's own files
     key = (ran.data / "client.key").read_bytes()
-    redactor = Redactor(BodyDecoder, conversation=ConversationReader(key, ()), key=key)
+    redactor = Redactor(conversation=ConversationReader(key, ()), key=key)
     raw = [record for file in segments(ran.data) for record in records_of(file)]
     assert STEM in repr(raw)
     searched.search("redacted records", repr(redactor.redact(raw)))

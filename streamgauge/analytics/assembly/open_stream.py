@@ -24,7 +24,6 @@ from streamgauge.analytics.decoding.request_body import (
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.ingest import identifiers
-from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.records import (
     AnyRecord,
     Closed,
@@ -148,7 +147,7 @@ class OpenStream:
     def without_text(self, records: Sequence[AnyRecord], *, capture: Sequence[str]) -> list[AnyRecord]:
         """The next records of this stream, redacted for storage."""
         if self.redactor is None:
-            self.redactor = Redactor(BodyDecoder, capture=capture)
+            self.redactor = Redactor(capture=capture)
         return [
             msgspec.structs.replace(record, conversation=self.conversation)
             if isinstance(record, Request)

@@ -19,10 +19,10 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 import msgspec
 
+from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.header_fields import recorded_value
 from streamgauge.ingest.records import (
     PLAIN,
@@ -69,18 +69,6 @@ _decode_socket = msgspec.msgpack.Decoder(list[SplitterState | Frames]).decode
 log = logging.getLogger(__name__)
 
 
-class Decoding(Protocol):
-    """Decodes the content coding of one body, read by read."""
-
-    broken: bool
-    bomb: bool
-
-    @property
-    def plain(self) -> bool: ...
-
-    def feed(self, data: bytes) -> bytes: ...
-
-
 class StreamState(msgspec.Struct):
     """Stored state of one stream."""
 
@@ -109,7 +97,7 @@ class _Stream:
     def __init__(self, state: StreamState) -> None:
         self.state = state
         self.body = BodyRedactor(state=state.body)
-        self.decoding: Decoding | None = None
+        self.decoding: BodyDecoder | None = None
         self.coded: list[bytes] = []
         """Compressed bytes that are not stored yet; of a WebSocket, encoded items."""
         self.splitter: AnswerSplitter | None = None
@@ -127,7 +115,7 @@ class Change(msgspec.Struct, frozen=True):
     """`coded` replaces the stored bytes."""
 
 
-def _decoded_request(decoding: Decoding, body: bytes) -> tuple[bytes, bool]:
+def _decoded_request(decoding: BodyDecoder, body: bytes) -> tuple[bytes, bool]:
     """The start of a compressed body, and whether it is cut. A slice of the input bounds the memory of one call."""
     plain, at = bytearray(), 0
     while at < len(body) and len(plain) < MAX_REQUEST_BYTES:
@@ -142,16 +130,14 @@ class Redactor:
 
     def __init__(
         self,
-        decoding: Callable[[str], Decoding],
         *,
         capture: Sequence[str] = (),
         conversation: Callable[[bytes, bool, RequestAnatomy | None], Conversation | None] = lambda *_: None,
         key: bytes = b"",
         max_streams: int = MAX_STREAMS,
     ) -> None:
-        """`decoding` creates a decoder for the value of a content-encoding header. `conversation` reads a plain body, whether it is
-        cut, and its anatomy if the tap read it. `key`: of the hashes in the anatomy of a WebSocket's requests."""
-        self._decoding = decoding
+        """`conversation` reads a plain body, whether it is cut, and its anatomy if the tap read it. `key`: of the hashes in the anatomy
+        of a WebSocket's requests."""
         self._conversation = conversation
         self._capture = tuple(capture)
         self._max_streams = max_streams
@@ -294,7 +280,7 @@ class Redactor:
                 return self._lost(record, state, 0)
             filled = filler.plain(body, filler.EVERY_BYTE)
             return msgspec.structs.replace(record, body=filled, conversation=None)
-        decoding = self._decoding("" if decoded else state.request_coding)
+        decoding = BodyDecoder("" if decoded else state.request_coding)
         if not decoding.plain:
             body, is_cut = _decoded_request(decoding, body)
             decoded, truncated = True, truncated or is_cut
@@ -332,7 +318,7 @@ class Redactor:
     def _coded_frames(self, record: Frames, stream: _Stream, size: int) -> Frames | Lost:
         decoding, feed = stream.decoding, stream.body.feed
         if decoding is None:
-            decoding = stream.decoding = self._decoding(stream.state.coding)
+            decoding = stream.decoding = BodyDecoder(stream.state.coding)
         if decoding.plain:  # "identity"
             frames = [(at_ns, feed(data)) for at_ns, data in record.frames]
             return msgspec.structs.replace(record, frames=frames)
@@ -405,7 +391,7 @@ class Redactor:
         if state.socket:
             self._restore_socket(stream, coded)
         elif state.coded_bytes and not state.unknown:
-            stream.decoding = self._decoding(state.coding)
+            stream.decoding = BodyDecoder(state.coding)
             for data in coded:
                 stream.body.feed(stream.decoding.feed(data))
         self._changed.discard(stream_id)

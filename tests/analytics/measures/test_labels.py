@@ -11,7 +11,6 @@ from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.open_streams import open_stream_frame
-from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.keyed_ids import keyed_hash
 from streamgauge.ingest.labels import RECORDED, parse_label
 from streamgauge.ingest.records import AnyRecord, Frames, Request, pack
@@ -76,11 +75,11 @@ def test_labels_of_a_body_before_and_after_redaction(
 ) -> None:
     given = records(body)
     assert labels(given) == expected
-    redactor = Redactor(BodyDecoder, capture=capture, conversation=ConversationReader(KEY, LABELS))
+    redactor = Redactor(capture=capture, conversation=ConversationReader(KEY, LABELS))
     redacted = redactor.redact(given)
     assert (b"secret" in pack(redacted, compress=False)) == (bool(capture) and "secret" in str(body))
     assert labels(redacted) == expected
-    assert labels(Redactor(BodyDecoder).redact(redacted)) == expected  # in a checkpoint of analytics
+    assert labels(Redactor().redact(redacted)) == expected  # in a checkpoint of analytics
 
 
 def test_cut_body_has_its_labels() -> None:
@@ -95,7 +94,7 @@ def test_labels_of_the_head_and_of_the_program() -> None:
     ]
     expected = {"team": "search", "prog": "codex_cli_rs/0.160.0"}
     assert labels(records({}, *sent)) == expected
-    assert labels(Redactor(BodyDecoder).redact(records({}, *sent))) == expected
+    assert labels(Redactor().redact(records({}, *sent))) == expected
 
 
 def test_value_that_another_program_wrote_to_the_log_is_an_identifier() -> None:

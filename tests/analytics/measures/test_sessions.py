@@ -28,7 +28,6 @@ from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.telemetry.semconv import PROFILES, names_of
 from streamgauge.analytics.telemetry.spans import SpanBuilder
 from streamgauge.ingest.condensed_body import CondensedBody
-from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.keyed_ids import RECORDED, RECORDED_AGENT, session_hash
 from streamgauge.ingest.records import AnyRecord, Conversation, Frames, Request, pack
 from streamgauge.ingest.redaction.record_redactor import Redactor
@@ -235,11 +234,11 @@ def test_redacted_request_has_the_same_session_and_turn(capture: tuple[str, ...]
     records = request(1, body, cut=cut)
     expected = found(Sessions(), records)
     assert expected == [(session_hash(UUID, KEY), None if cut else 2)]
-    redactor = Redactor(BodyDecoder, capture=capture, conversation=ConversationReader(KEY))
+    redactor = Redactor(capture=capture, conversation=ConversationReader(KEY))
     redacted = redactor.redact(records)
     assert (UUID.encode() in pack(redacted, compress=False)) is bool(capture)
     assert found(Sessions(), redacted) == expected
-    again = Redactor(BodyDecoder).redact(redacted)  # in a checkpoint of analytics
+    again = Redactor().redact(redacted)  # in a checkpoint of analytics
     assert found(Sessions(), again) == expected
 
 

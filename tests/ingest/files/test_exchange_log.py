@@ -19,7 +19,6 @@ import pytest
 
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.decoding.conversation import ConversationReader
-from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.files import har
 from streamgauge.ingest.files.exchange_log import Exchange, exchange_log
 from streamgauge.ingest.keyed_ids import keyed_hash, session_hash
@@ -46,7 +45,7 @@ KEY = b"k" * 32
 
 
 def redactor() -> Redactor:
-    return Redactor(BodyDecoder, conversation=ConversationReader(KEY))
+    return Redactor(conversation=ConversationReader(KEY))
 
 
 async def written(data: Path, exchanges: Iterable[Exchange], source: str = "a b.har") -> list[AnyRecord]:

@@ -13,7 +13,6 @@ import brotli
 import pytest
 import zstandard
 
-from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.identifiers import hashed
 from streamgauge.ingest.records import (
     PLAIN,
@@ -54,7 +53,7 @@ def text_of(records: Sequence[AnyRecord]) -> bytes:
 
 
 def redactor(capture: Sequence[str] = ()) -> Redactor:
-    return Redactor(BodyDecoder, capture=capture)
+    return Redactor(capture=capture)
 
 
 def test_records_keep_their_numbers_times_and_sizes() -> None:
@@ -140,7 +139,7 @@ def test_a_stream_whose_beginning_is_unknown_is_reported_as_lost() -> None:
 
 
 def test_streams_in_memory_are_bounded_and_removed_at_their_end() -> None:
-    bounded = Redactor(BodyDecoder, max_streams=2)
+    bounded = Redactor(max_streams=2)
     for number in range(5):
         bounded.redact(whole_stream(stream_id(number))[:3])
     assert len(bounded) == 2

@@ -15,7 +15,6 @@ import msgspec
 
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.measures.measure import measure
-from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.records import AnyRecord, Frames
 from streamgauge.ingest.redaction.record_redactor import Redactor
 from tests.analytics.sockets import COMPRESSIONS, Sent, create, events, recorded
@@ -46,7 +45,7 @@ def one_connection(rng: random.Random) -> str:
     finished = assembler.take_finished()
     assert sum(stream.opened is not None and stream.opened.connection_id is None for stream in finished) == 1
     measure(finished)
-    redactor = Redactor(BodyDecoder)
+    redactor = Redactor()
     shipped = redactor.redact(records)
     assert not len(redactor)
     assert not any(isinstance(record, Frames) and record.from_client is not None for record in shipped)

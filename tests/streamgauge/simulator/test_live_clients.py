@@ -13,7 +13,6 @@ import pytest
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.analytics.measures.measure import measure
-from streamgauge.ingest.content_coding import BodyDecoder
 from streamgauge.ingest.records import AnyRecord
 from streamgauge.ingest.redaction.record_redactor import Redactor
 from streamgauge.simulator.ledger import LedgerRow
@@ -81,7 +80,7 @@ async def answers_of(
     ledger = list(simulator.ledger.rows(request_id=name))
     rows = rows_of(tap.log.records)
     assert check_measurements(ledger, rows) == []
-    redacted = rows_of(Redactor(BodyDecoder, conversation=ConversationReader(b"")).redact(tap.log.records))
+    redacted = rows_of(Redactor(conversation=ConversationReader(b"")).redact(tap.log.records))
     for row, kept in zip(rows, redacted, strict=True):
         differing = {column for column in row if row[column] != kept[column]}
         assert differing <= {"output_fingerprint", "tool_fingerprint", "malformed_tool_call_count"}
