@@ -18,7 +18,12 @@ RESUMED_UPGRADE = "an interrupted upgrade was resumed"
 _OWNERS: Sequence[tuple[str, str, str, Callable[[Any], Mapping[str, int]]]] = (
     ("ingest.recording.recording", "Recording", "close", lambda recording: recording.stats()),
     ("ingest.record_log.embedded_writer", "EmbeddedWriter", "close", lambda writer: writer.stats()),
-    ("ingest.record_log.embedded_reader", "EmbeddedReader", "close", lambda reader: reader.stats()),
+    (
+        "ingest.record_log.embedded_reader",
+        "EmbeddedReader",
+        "close",
+        lambda reader: {"trimmed_segments": reader.trimmed_segments},
+    ),
     ("ingest.capture.tcp_connections", "Connections", "stop", lambda connections: connections.counters),
 )
 """Module, class, its last method, and its counters."""

@@ -202,7 +202,7 @@ class _Ship:
             "last_error": self._writer.last_error,
             "log_bytes": log_bytes(self._log_dir),
             "damaged_entries": self._damaged,
-            "entries": self._reader.stats()["entries"],
+            "entries": self._reader.entries,
             "released": {name: self._reader.released(name) for name in self._reader.partitions()},
             **self._writer.stats(),
             "redaction": dict(self._redactor.counters) if self._redactor is not None else None,

@@ -75,9 +75,8 @@ class EmbeddedReader(AbstractContextManager["EmbeddedReader"]):
         self._last_check_s = self._last_message_s = float("-inf")
         self._first_partition = 0
         self._unreadable = UnreadableRanges()
-        self._stats = dict.fromkeys(
-            ("entries", "bytes", "corrupt_entries", "corrupt_segments", "trimmed_segments"), 0
-        )
+        self.entries = self.trimmed_segments = 0
+        """Read entries, and segments that a release has deleted."""
 
     def partitions(self) -> Sequence[str]:
         self._find_partitions()
@@ -91,10 +90,6 @@ class EmbeddedReader(AbstractContextManager["EmbeddedReader"]):
     def released(self, partition: str) -> int:
         """Entries before this offset were released by this or an earlier run."""
         return self._cursors.get(partition)
-
-    def position(self, partition: str) -> int:
-        """Offset where the next poll starts."""
-        return self._tail(partition).position
 
     def poll(self, timeout_s: float, max_bytes: int = 8 * 2**20) -> list[Entry]:
         deadline_s = time.monotonic() + timeout_s
@@ -145,15 +140,11 @@ class EmbeddedReader(AbstractContextManager["EmbeddedReader"]):
         return self._tail(partition).position
 
     def release(self, partition: str, offset: int) -> None:
-        self._stats["trimmed_segments"] += self._cursors.advance(partition, offset)
+        self.trimmed_segments += self._cursors.advance(partition, offset)
 
     def take_unreadable(self) -> list[UnreadableRange]:
         """Unreadable ranges since the last call, at most 1000."""
         return self._unreadable.take()
-
-    def stats(self) -> dict[str, int]:
-        """Counters since the start."""
-        return dict(self._stats)
 
     def close(self) -> None:
         for tail in self._tails.values():
@@ -263,13 +254,11 @@ class EmbeddedReader(AbstractContextManager["EmbeddedReader"]):
         for row in rows:
             offset, payload, _ = row
             if not _is_sound(row):
-                self._stats["corrupt_entries"] += 1
                 log.error("entry %d of %s is damaged (checksum): skipped", offset, path)
                 self._unreadable.add(partition, offset, offset + 1, "checksum")
                 continue
             entries.append(Entry(partition, offset, payload))
-            self._stats["bytes"] += len(payload)
-        self._stats["entries"] += len(entries)
+        self.entries += len(entries)
         return entries
 
     # Damage
@@ -316,7 +305,6 @@ class EmbeddedReader(AbstractContextManager["EmbeddedReader"]):
         else:
             quarantined = segments.quarantine(segment)
         end = newer.first if newer is not None else segment.first + segments.SEGMENT_OFFSETS
-        self._stats["corrupt_segments"] += 1
         self._unreadable.add(partition, at, end, str(error))
         log.error(
             "segment %s is damaged (%s): renamed to %s, entries %d to %d of %s cannot be read",

@@ -67,8 +67,7 @@ _SCAN_S = 1.0
 """Interval at which the log's size is measured. Other workers write too."""
 
 _COUNTED = (
-    "entries", "bytes", "segments", "trimmed_segments", "dropped_segments", "dropped_entries", "dropped_records",
-    "dropped_bytes", "refused_entries", "failed_entries", "corrupt_segments",
+    "trimmed_segments", "dropped_segments", "dropped_records", "dropped_bytes", "refused_entries", "failed_entries", "corrupt_segments",
 )  # fmt: skip
 
 
@@ -144,8 +143,6 @@ class EmbeddedWriter(AbstractContextManager["EmbeddedWriter"]):
         except BaseException:
             self._close_segment()
             raise
-        self._stats["entries"] += len(payloads)
-        self._stats["bytes"] += size
 
     def stats(self) -> dict[str, int]:
         """Counters since the start, and `log_bytes`: the size of the log at the last scan plus our later appends."""
@@ -225,7 +222,6 @@ class EmbeddedWriter(AbstractContextManager["EmbeddedWriter"]):
                 )  # fmt: skip
                 self._began_s = self._synced_s = time.monotonic()
                 self._written_bytes = 0
-                self._stats["segments"] += 1
                 self._stats["trimmed_segments"] += trim(self._log_dir, self._partition)
             except LogBroken:
                 raise
@@ -359,7 +355,7 @@ class EmbeddedWriter(AbstractContextManager["EmbeddedWriter"]):
                 dropped = folder_bytes(folder) < before_bytes
                 if dropped:
                     break
-        for name in ("dropped_segments", "dropped_entries", "dropped_records", "dropped_bytes"):
+        for name in ("dropped_segments", "dropped_records", "dropped_bytes"):
             self._stats[name] += orphan._stats[name]
         return dropped
 
@@ -384,7 +380,6 @@ class EmbeddedWriter(AbstractContextManager["EmbeddedWriter"]):
         if losses:
             self._insert(losses, losses_bytes)
         self._stats["dropped_segments"] += 1
-        self._stats["dropped_entries"] += counts.entries
         self._stats["dropped_records"] += counts.records
         self._stats["dropped_bytes"] += counts.bytes
         log.error(

@@ -39,7 +39,6 @@ def entries_after(folder: Path, main: bytes, wal: bytes) -> list[bytes]:
     with EmbeddedReader(folder, "one") as reader:
         found = payloads(read_all(reader))
         assert reader.take_unreadable() == []
-        assert reader.stats()["corrupt_segments"] == 0
     with writer_of(folder) as writer:  # no crash loop: the next run continues after it
         writer.append([b"new"])
     return found
