@@ -27,6 +27,8 @@ import zstandard
 PLAIN, ZSTD, DAMAGE = b"\x01", b"\x02", b"\x03"
 MAX_ENTRY_BYTES = 64 * 2**20
 """Limit for the unpacked size of an entry. Our writers stay below it."""
+_COMPRESSED_FROM_BYTES = 512
+"""Below, compression costs as much as the rest of an append and saves a few bytes."""
 
 Cause = Literal[
     "complete",  # the response ended as HTTP requires
@@ -469,7 +471,8 @@ def frames_head(stream: str) -> bytes:
 
 def pack_encoded(encoded: list[bytes]) -> bytes:
     """Pack encoded records into one entry."""
-    return _entry(_array(len(encoded)) + b"".join(encoded), compress=True)
+    body = _array(len(encoded)) + b"".join(encoded)
+    return _entry(body, compress=len(body) >= _COMPRESSED_FROM_BYTES)
 
 
 def _entry(body: bytes, *, compress: bool) -> bytes:

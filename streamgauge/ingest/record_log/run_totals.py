@@ -30,9 +30,9 @@ import sys
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
-from operator import attrgetter
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from streamgauge.ingest.private_files import write_private
 from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
@@ -48,16 +48,17 @@ CAUSES = ("tap_died", "log_error", "log_full", "missing")
 RUNNING, ENDED, REPORTED = range(3)
 _LOST_PER_APPEND = 1000
 _TAP_BYTES = 255
-_TOTALS = struct.Struct(f"<16sqq{_TAP_BYTES}s13q")
+_IDENTITY = struct.Struct(f"<16sqq{_TAP_BYTES}s")
+_TOTALS = struct.Struct("<13q")
 _CRC = struct.Struct("<I")
-_SIZE = _TOTALS.size + _CRC.size
+_CRC_AT = _IDENTITY.size + _TOTALS.size
+_SIZE = _CRC_AT + _CRC.size
 MEMORY = Path("/dev/shm")  # noqa: S108 - checked for the owner
 _OPENED = struct.Struct("=q16s")
 """Streams, incarnation."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunTotals:
+class RunTotals(NamedTuple):
     """Totals of one run since its start."""
 
     streams_opened: int = 0
@@ -89,10 +90,6 @@ class RunTotals:
         return max(0, self.streams_opened - self.streams_in_log)
 
 
-_values = attrgetter(*(one.name for one in fields(RunTotals)))
-"""The values of the totals, in their order. `astuple` copies each one."""
-
-
 @dataclass(slots=True)
 class Run:
     """A run of a tap worker: one entry of the file."""
@@ -104,9 +101,14 @@ class Run:
     tap: str
     totals: RunTotals = field(default_factory=RunTotals)
 
-    def packed(self) -> bytes:
+    _identity: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
         incarnation, tap = uuid.UUID(self.incarnation).bytes, self.tap.encode()[:_TAP_BYTES]
-        packed = _TOTALS.pack(incarnation, self.number, self.started_wall_ns, tap, *_values(self.totals))
+        self._identity = _IDENTITY.pack(incarnation, self.number, self.started_wall_ns, tap)
+
+    def packed(self) -> bytes:
+        packed = self._identity + _TOTALS.pack(*self.totals)
         return packed + _CRC.pack(zlib.crc32(packed))
 
 
@@ -233,7 +235,7 @@ class RunTotalsWriter:
         totals, run = self._totals(), self._file.run
         # Both bounds are stored: `streams_opened` may already include streams of this append, `streams_in_log` not yet.
         # A kill at any point leaves a range of which the truth is part.
-        before = replace(totals, streams_in_log=run.totals.streams_in_log, state=RUNNING)
+        before = totals._replace(streams_in_log=run.totals.streams_in_log, state=RUNNING)
         self._append(payloads, run, before, totals.streams_in_log)
         while self._unreported:
             try:
@@ -250,8 +252,7 @@ class RunTotalsWriter:
     def close(self) -> None:
         """Store the last totals and close the log."""
         totals, last = self._totals(), self._file.run.totals
-        totals = replace(
-            totals,
+        totals = totals._replace(
             streams_in_log=last.streams_in_log,
             cause=totals.cause or CAUSES.index("missing"),
             append_offset=last.append_offset,
@@ -259,21 +260,21 @@ class RunTotalsWriter:
             append_streams=last.append_streams,
         )
         state = ENDED if totals.missing or totals.state != REPORTED else REPORTED
-        self._save(replace(totals, state=state), self._file.run)
+        self._save(totals._replace(state=state), self._file.run)
         self._file.close()
         self._writer.close()
 
     def _append(self, payloads: Sequence[bytes], run: Run, totals: RunTotals, in_log: int) -> None:
         """Append for a run. `totals`: before the append; `in_log`: its `streams_in_log` afterwards."""
-        attempt = replace(
-            totals,
+        attempt = totals._replace(
             append_offset=self._writer.next_offset,
             append_crc=zlib.crc32(payloads[0]),
             append_streams=in_log,
         )
         self._save(attempt, run)
         self._writer.append(payloads)
-        self._save(replace(attempt, streams_in_log=in_log), run)
+        if attempt.streams_in_log != in_log:
+            self._save(attempt._replace(streams_in_log=in_log), run)
 
     def _report(self, run: Run) -> None:
         """Report the streams of an ended run that have no record. Raises what `append` raises; the next call continues."""
@@ -293,7 +294,7 @@ class RunTotalsWriter:
         if at_wall_ns:
             payload = pack([_last_alive(run, self._worker)], compress=False)
             self._append([payload], run, run.totals, run.totals.streams_in_log)
-        self._save(replace(run.totals, state=REPORTED), run)
+        self._save(run.totals._replace(state=REPORTED), run)
 
     def _save(self, totals: RunTotals, run: Run) -> None:
         with contextlib.suppress(OSError):  # the append reports a failing disk
@@ -312,7 +313,7 @@ def _resolved(totals: RunTotals, folder: Path) -> RunTotals:
         except (OSError, sqlite3.Error):
             found = True  # unknown: a stream must not be both stored and lost
         if found:
-            return replace(totals, streams_in_log=totals.append_streams)
+            return totals._replace(streams_in_log=totals.append_streams)
     return totals
 
 
@@ -385,8 +386,7 @@ def _slots(path: Path) -> list[Run | None]:
     incarnation, opened = _opened_in_memory(path.parent) or ("", 0)
     for run in slots:
         if run is not None and run.incarnation == incarnation and run.totals.state == RUNNING:
-            run.totals = replace(
-                run.totals,
+            run.totals = run.totals._replace(
                 streams_opened=max(opened, run.totals.streams_opened),
                 wall_ns=run.totals.wall_ns or run.started_wall_ns,
             )
@@ -394,8 +394,9 @@ def _slots(path: Path) -> list[Run | None]:
 
 
 def _unpacked(entry: bytes) -> Run | None:
-    if _CRC.unpack_from(entry, _TOTALS.size)[0] != zlib.crc32(entry[: _TOTALS.size]):
+    if _CRC.unpack_from(entry, _CRC_AT)[0] != zlib.crc32(entry[:_CRC_AT]):
         return None
-    incarnation, number, started_wall_ns, tap, *totals = _TOTALS.unpack_from(entry)
+    incarnation, number, started_wall_ns, tap = _IDENTITY.unpack_from(entry)
+    totals = RunTotals(*_TOTALS.unpack_from(entry, _IDENTITY.size))
     name = tap.rstrip(b"\0").decode(errors="ignore")
-    return Run(str(uuid.UUID(bytes=incarnation)), number, started_wall_ns, name, RunTotals(*totals))
+    return Run(str(uuid.UUID(bytes=incarnation)), number, started_wall_ns, name, totals)

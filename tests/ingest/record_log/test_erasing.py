@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import threading
 from contextlib import closing
@@ -158,7 +157,7 @@ def test_totals_of_a_killed_run_stay_right_when_its_last_append_changes(tmp_path
     totals = RunTotals(streams_opened=1, streams_in_log=1)
     RunTotalsWriter(writer, file, lambda: totals, folder).append([entry_of(frames(A, 0))])
     file.write(
-        dataclasses.replace(file.run.totals, streams_in_log=0)
+        file.run.totals._replace(streams_in_log=0)
     )  # killed before it stored the totals after the append
     file.close()
     writer.close()
