@@ -21,7 +21,8 @@ def counted(name: str) -> int:
     with tempfile.TemporaryDirectory() as folder, _analytics(Path(folder), wanted=name == SQL):
         argv = ["sql", "SELECT 1", "--data", folder] if name == SQL else ["--help"]
         argv = ["-m", "streamgauge", *argv]
-        subprocess.run([sys.executable, *argv], cwd=callgrind.ROOT, check=True, capture_output=True)
+        first = [sys.executable, *argv]
+        subprocess.run(first, cwd=callgrind.ROOT, env=callgrind.ENVIRONMENT, check=True, capture_output=True)
         callgrind.run(out := Path(folder, "callgrind"), argv)
         return callgrind.by_library(out).total()
 
