@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Generic, Self, TypeVar
+import inspect
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Generic, Self, TypeVar
 
 Driven = TypeVar("Driven")
 
@@ -42,3 +44,31 @@ class Playbook(Generic[Driven]):
 
     def check_end(self) -> None:
         assert self._is_asserted, "the last step is not asserted"
+
+
+Played = TypeVar("Played", bound=Playbook[Any])
+
+
+@contextmanager
+def begun_by(create: Callable[..., Played]) -> Iterator[Callable[..., Played]]:
+    """What begins a playbook. At the end the last step of each must be asserted."""
+    begun: list[Played] = []
+
+    def begin(**options: Any) -> Played:
+        begun.append(create(**options))
+        return begun[-1]
+
+    yield begin
+    for playbook in begun:
+        playbook.check_end()
+
+
+def playbooks_of(module: Mapping[str, Any], *, but: object) -> list[Callable[..., Awaitable[None]]]:
+    """The tests of a module that need only `play`."""
+    return [
+        found
+        for name, found in module.items()
+        if name.startswith("test_")
+        and found is not but
+        and list(inspect.signature(found).parameters) == ["play"]
+    ]

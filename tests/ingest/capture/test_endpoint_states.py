@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -13,7 +12,7 @@ from streamgauge.ingest.capture.tcp_packets import ACK, SYN
 from streamgauge.ingest.capture.tcp_reassembly import STATES
 from tests.ingest.capture.packets import RAW_IP, Talk, capturing
 from tests.ingest.capture.test_exchanges import GET, PLAIN
-from tests.playbook import Playbook
+from tests.playbook import Playbook, begun_by, playbooks_of
 
 _commands: list[str] = []
 _seen: set[tuple[str, str]] = set()
@@ -92,18 +91,14 @@ class EndpointPlaybook(Playbook[Talk]):
 @pytest.fixture
 async def play(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[[], EndpointPlaybook]]:
     monkeypatch.setattr(module, "Exchanges", Watched)
-    begun: list[EndpointPlaybook] = []
     async with capturing() as (connections, _):
 
-        def begin() -> EndpointPlaybook:
-            if begun:
-                connections.stop()
-            begun.append(EndpointPlaybook(connections))
-            return begun[-1]
+        def create() -> EndpointPlaybook:
+            connections.stop()  # those of an earlier playbook
+            return EndpointPlaybook(connections)
 
-        yield begin
-    for playbook in begun:
-        playbook.check_end()
+        with begun_by(create) as begin:
+            yield begin
 
 
 Play = Callable[[], EndpointPlaybook]
@@ -299,14 +294,8 @@ async def test_bytes_after_an_end_show_a_connection_whose_beginning_is_missing(p
 
 async def test_playbooks_reach_each_transition(play: Play):
     _seen.clear()
-    this = test_playbooks_reach_each_transition
-    for name, playbook in list(globals().items()):
-        if (
-            name.startswith("test_")
-            and list(inspect.signature(playbook).parameters) == ["play"]
-            and playbook is not this
-        ):
-            await playbook(play)
+    for playbook in playbooks_of(globals(), but=test_playbooks_reach_each_transition):
+        await playbook(play)
     changes = {(before, after) for before, after in _seen if before != after}
     assert changes == {
         ("inactive", "established"), ("inactive", "partial"), ("established", "closed"), ("partial", "closed"),

@@ -10,7 +10,7 @@ import pytest
 from streamgauge.ingest.tap.connections.client_connection import ClientConnection
 from streamgauge.ingest.tap.exchanges import states
 from tests.ingest.tap.memory_tap import MemoryTap
-from tests.playbook import Playbook
+from tests.playbook import Playbook, begun_by
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{"
@@ -51,15 +51,8 @@ class ConnectionPlaybook(Playbook[MemoryTap]):
 
 @pytest.fixture
 async def play() -> Iterator[Callable[..., ConnectionPlaybook]]:
-    begun: list[ConnectionPlaybook] = []
-
-    def begin(**options: Any) -> ConnectionPlaybook:
-        begun.append(ConnectionPlaybook(**options))
-        return begun[-1]
-
-    yield begin
-    for playbook in begun:
-        playbook.check_end()
+    with begun_by(ConnectionPlaybook) as begin:
+        yield begin
 
 
 def sends(data: bytes) -> Event:

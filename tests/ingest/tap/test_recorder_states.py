@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from streamgauge.ingest.records import Closed, Frames, Lost, Request, decode
 from tests.ingest.tap.recorders import RecorderGroup
-from tests.playbook import Playbook
+from tests.playbook import Playbook, begun_by, playbooks_of
 
 STATES = (
     "opening", "request", "request body", "response", "dropping", "ended", "delivered", "abandoned"
@@ -57,15 +56,8 @@ def _shown(record: Any) -> str:
 
 @pytest.fixture
 async def play() -> Iterator[Callable[..., RecorderPlaybook]]:
-    begun: list[RecorderPlaybook] = []
-
-    def begin(**options: Any) -> RecorderPlaybook:
-        begun.append(RecorderPlaybook(**options))
-        return begun[-1]
-
-    yield begin
-    for playbook in begun:
-        playbook.check_end()
+    with begun_by(RecorderPlaybook) as begin:
+        yield begin
 
 
 def ticks(play: RecorderPlaybook) -> None:
@@ -189,13 +181,7 @@ async def test_exception_ends_the_records_with_a_loss(play: Play, step: Event):
 
 async def test_playbooks_reach_each_state(play: Play):
     _seen.clear()
-    this = test_playbooks_reach_each_state
-    for name, playbook in list(globals().items()):
-        if (
-            name.startswith("test_")
-            and list(inspect.signature(playbook).parameters) == ["play"]
-            and playbook is not this
-        ):
-            await playbook(play)
+    for playbook in playbooks_of(globals(), but=test_playbooks_reach_each_state):
+        await playbook(play)
     await test_exception_ends_the_records_with_a_loss(play, is_delivered)
     assert _seen == set(STATES)
