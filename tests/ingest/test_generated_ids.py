@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from streamgauge.ingest import generated_ids
 from streamgauge.ingest.generated_ids import random_hex, smallest_uuid7, uuid7, uuid7_wall_ns
 
 MS = 1_000_000
@@ -24,8 +25,7 @@ def test_uuid7_has_the_version_the_variant_and_its_time_in_milliseconds():
 
 def test_ids_share_no_random_digits(monkeypatch: pytest.MonkeyPatch):
     """Each id takes the next 18 digits of the random source: here those of one number each."""
-    block_digits = 2 * 8192
-    random_hex(block_digits)  # Uses up the digits that are left.
+    random_hex(2 * generated_ids._BLOCK_BYTES)  # uses up the digits that are left
     monkeypatch.setattr(
         os, "urandom", lambda size: bytes.fromhex("".join(f"{n:018x}" for n in range(size)))[:size]
     )
