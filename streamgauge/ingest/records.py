@@ -28,7 +28,7 @@ PLAIN, ZSTD, DAMAGE = b"\x01", b"\x02", b"\x03"
 MAX_ENTRY_BYTES = 64 * 2**20
 """Limit for the unpacked size of an entry. Our writers stay below it."""
 _COMPRESSED_FROM_BYTES = 512
-"""Below, compression costs as much as the rest of an append and saves a few bytes."""
+"""Smaller entries are not compressed: it would be a fifth of the work of an append."""
 
 Cause = Literal[
     "complete",  # the response ended as HTTP requires

@@ -248,13 +248,9 @@ def insert_entries(connection: sqlite3.Connection, first: int, payloads: Sequenc
     rows = [
         (offset, now_ns, payload, zlib.crc32(payload)) for offset, payload in enumerate(payloads, start=first)
     ]
-    insert = "INSERT INTO entry VALUES (?, ?, ?, ?)"
-    if len(rows) == 1:  # a transaction by itself: a third of the instructions
-        connection.execute(insert, rows[0])
-        return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        connection.executemany(insert, rows)
+        connection.executemany("INSERT INTO entry VALUES (?, ?, ?, ?)", rows)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
